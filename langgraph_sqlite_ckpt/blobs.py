@@ -1,0 +1,278 @@
+"""A value as bytes in the file: as it is, compressed, or compressed against an earlier version of itself.
+
+State that grows is the killer: a list that gets longer at every step is stored again and again. Compressing each version
+*against an earlier one* (zstd, the earlier bytes as prefix) stores what is new, whatever changed: appended, trimmed from
+the front, grown deep inside.
+
+Which earlier version: not always the last, or reading walks the whole history. As in Subversion's skip deltas, version
+number n of a chain leans on n - 4**k, k being the number of trailing zeros of n in base 4. Reading takes at most
+3 * log4(n) hops and the stored size stays O(n log n).
+
+Tried and rejected: a hand-written common prefix (misses trimmed and nested values); `zstandard`'s raw dictionaries (do not
+reach back far enough); always the last version (reading 2,000 steps takes 2,000 hops).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from langgraph_sqlite_ckpt.tables import BlobRow, Version
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+    from compression.zstd import CompressionParameter, DecompressionParameter
+else:
+    from backports import zstd
+    from backports.zstd import CompressionParameter, DecompressionParameter
+
+
+class Codec(IntEnum):
+    """How bytes were packed. The numbers are in files: never reuse one."""
+
+    RAW = 0
+    ZSTD = 1
+    DELTA = 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where packing changes its mind, in bytes. Tests make them tiny, so that every case happens all the time."""
+
+    compress_from: int = 256
+    delta_from: int = 256
+    cache: int = 64 * 1024 * 1024
+    value: int = 900_000_000  # SQLite's own default limit for a row is 1,000,000,000
+
+
+class Packed(NamedTuple):
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class Damaged(Exception):
+    """Stored bytes that cannot be what was written; the caller knows where they stood."""
+
+
+_LONG_RANGE_FROM = 256 * 1024  # below, zstd's ordinary window finds the earlier version, and faster
+_SAMPLE = 4096
+_SHORTEST_PREFIX = 8  # zstd takes no shorter one
+_SCALE = {CompressionParameter.compression_level: 1, CompressionParameter.checksum_flag: 1}
+_LONG_RANGE = {
+    **_SCALE,
+    CompressionParameter.window_log: 27,
+    CompressionParameter.enable_long_distance_matching: 1,
+}
+_ANY_WINDOW = {DecompressionParameter.window_log_max: 30}
+
+
+def pack(raw: bytes, limits: Limits) -> Packed:
+    """Without help from other versions: compressed where that pays."""
+    if len(raw) >= limits.compress_from and not _looks_random(raw):
+        data = zstd.compress(raw, options=_SCALE)
+        if len(data) < len(raw):
+            return _packed(Codec.ZSTD, raw, data)
+    return _packed(Codec.RAW, raw, raw)
+
+
+def pack_against(raw: bytes, base: bytes, limits: Limits) -> Packed | None:
+    """Compressed against an earlier version, or None where that is not clearly smaller than `pack`."""
+    if len(raw) < limits.delta_from or len(base) < _SHORTEST_PREFIX:
+        return None
+    if _looks_random(raw) and not _shares_windows(raw, base):
+        return None
+    options = _LONG_RANGE if len(raw) + len(base) >= _LONG_RANGE_FROM else _SCALE
+    data = zstd.compress(raw, options=options, zstd_dict=zstd.ZstdDict(base, is_raw=True).as_prefix)
+    if len(data) * 8 > len(raw) and len(data) * 4 > len(pack(raw, limits).data) * 3:
+        return None
+    return _packed(Codec.DELTA, raw, data)
+
+
+def unpack(codec: int, size: int, data: bytes, base: bytes | None = None) -> bytes:
+    """The bytes that were packed. Raises `Damaged` rather than give other bytes than those.
+
+    The size is compared with the frame's own before anything is allocated, so a forged row is no decompression bomb.
+    """
+    if codec == Codec.RAW:
+        raw = data
+    elif codec in (Codec.ZSTD, Codec.DELTA):
+        raw = _decompress(data, size, base if codec == Codec.DELTA else b"")
+    else:
+        raise Damaged(f"unknown codec {codec}")
+    if len(raw) != size:
+        raise Damaged(f"{len(raw)} bytes where {size} were stored")
+    return raw
+
+
+def require_checksum(checksum: int, *stored: bytes) -> None:
+    """Of the bytes as they are stored: small even where the value is large."""
+    if checksum != checksum_of(*stored):
+        raise Damaged("its checksum does not match")
+
+
+def checksum_of(*stored: bytes) -> int:
+    checksum = 0
+    for data in stored:
+        checksum = zlib.crc32(data, checksum)
+    return checksum
+
+
+def _decompress(data: bytes, size: int, base: bytes | None) -> bytes:
+    if base is None:
+        raise Damaged("what it was compressed against is gone")
+    try:
+        if zstd.get_frame_info(data).decompressed_size != size:
+            raise Damaged("its size does not match")
+        prefix = zstd.ZstdDict(base, is_raw=True).as_prefix if base else None
+        return zstd.decompress(data, zstd_dict=prefix, options=_ANY_WINDOW)
+    except zstd.ZstdError as error:
+        raise Damaged(str(error)) from error
+
+
+def _packed(codec: Codec, raw: bytes, data: bytes) -> Packed:
+    return Packed(codec, len(raw), checksum_of(data), data)
+
+
+def _looks_random(raw: bytes) -> bool:
+    """One quick look at the middle: bytes that are encrypted or compressed already are left alone."""
+    middle = len(raw) // 2
+    sample = raw[max(0, middle - _SAMPLE // 2) : middle + _SAMPLE // 2]
+    return len(sample) >= 1024 and len(zstd.compress(sample, options=_SCALE)) > 0.97 * len(sample)
+
+
+def _shares_windows(raw: bytes, base: bytes) -> bool:
+    """Whether random-looking bytes stand in the base too, as pictures in a growing list do."""
+    return any(raw[at : at + 32] in base for at in (len(raw) // 8, len(raw) // 2, len(raw) * 7 // 8))
+
+
+# --- chains ---
+
+
+def base_position(position: int) -> int:
+    """What number `position` of a chain leans on; position 0 leans on nothing."""
+    step = 1
+    while position % (step * 4) == 0:
+        step *= 4
+    return position - step
+
+
+def _still_needed(position: int) -> set[int]:
+    """The positions that any later one can lean on, once `position` is written."""
+    needed, step = {position}, 1
+    while step <= position:
+        step *= 4
+        needed.add(position - position % step)
+    return needed
+
+
+class Value(NamedTuple):
+    """A stored value whose bytes are at hand."""
+
+    blob: int
+    version: Version | None
+    position: int
+    type: str
+    raw: bytes
+
+
+Key = tuple[str, str, str]  # thread_id, checkpoint_ns, channel
+
+
+class Recent:
+    """The values last written or read, so that the next version finds its base without reading the file.
+
+    Bounded in bytes (but for the last channel, which always stays); the least recently used goes first. Thread-safe. Blob ids are never reused and what a blob
+    means never changes, so an entry can be out of date (its blob deleted) but never wrong; whoever stores a value against
+    one checks in the same transaction that the blob is still there.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._lock = threading.Lock()
+        self._channels: OrderedDict[Key, dict[int, Value]] = OrderedDict()
+
+    def newest(self, key: Key) -> Value | None:
+        with self._lock:
+            values = self._channels.get(key)
+            if not values:
+                return None
+            self._channels.move_to_end(key)
+            return values[max(values)]
+
+    def at(self, key: Key, position: int) -> Value | None:
+        with self._lock:
+            return self._channels.get(key, {}).get(position)
+
+    def remember(self, key: Key, value: Value) -> None:
+        """As the newest of its channel. What no later version can lean on is let go."""
+        with self._lock:
+            values = self._channels.pop(key, {})
+            self._size -= _weight(values)
+            needed = _still_needed(value.position)
+            values = {position: held for position, held in values.items() if position in needed}
+            values[value.position] = value
+            self._channels[key] = values
+            self._size += _weight(values)
+            while self._size > self._limit and len(self._channels) > 1:
+                _, dropped = self._channels.popitem(last=False)
+                self._size -= _weight(dropped)
+
+    def forget(self, key: Key) -> None:
+        with self._lock:
+            self._size -= _weight(self._channels.pop(key, {}))
+
+
+def _weight(values: Mapping[int, Value]) -> int:
+    return sum(len(value.raw) + 200 for value in values.values())
+
+
+class Chain:
+    """Fetched blobs with all that they lean on; bytes are rebuilt when asked for, each once while it is remembered."""
+
+    _HOPS = 256  # a chain of a billion versions needs 45
+
+    def __init__(self, rows: Sequence[BlobRow], known: Iterable[Value] = ()) -> None:
+        self._rows = {row.id: row for row in rows}
+        self._raw: OrderedDict[int, bytes] = OrderedDict((value.blob, value.raw) for value in known)
+
+    def raw(self, blob: int) -> bytes:
+        """Raises `Damaged` where the blob or what it leans on is not what was written."""
+        path = self._path(blob)
+        raw = self._raw.get(path[-1])
+        for at in reversed(path if raw is None else path[:-1]):
+            row = self._rows[at]
+            require_checksum(row.checksum, row.data)
+            raw = unpack(row.codec, row.size, row.data, raw)
+            self._remember(at, raw)
+        assert raw is not None  # the path has at least the blob itself
+        return raw
+
+    def at_hand(self, blob: int) -> bytes | None:
+        """Without rebuilding anything."""
+        return self._raw.get(blob)
+
+    def _path(self, blob: int) -> Sequence[int]:
+        """From the blob down to the first one that is at hand or leans on nothing."""
+        path = [blob]
+        while path[-1] not in self._raw:
+            row = self._rows.get(path[-1])
+            if row is None or len(path) > self._HOPS:
+                raise Damaged("what it was compressed against is gone" if row is None else "its chain loops")
+            if row.base is None:
+                break
+            path.append(row.base)
+        return path
+
+    def _remember(self, blob: int, raw: bytes) -> None:
+        self._raw[blob] = raw
+        while len(self._raw) > 32:  # more than a path is long; a long listing must not hold every version
+            self._raw.popitem(last=False)

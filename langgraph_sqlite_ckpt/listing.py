@@ -1,0 +1,167 @@
+"""`list`: config, filter, before and limit become pages of checkpoints, newest commit first.
+
+SQL narrows, Python decides: a filter means what it means to InMemorySaver (`metadata.get(key) == value`), for any key and
+value, and no text of a caller's ever enters SQL. Nothing is held between two items: a page is read, the transaction left,
+then items are decoded and given out one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.database import Database
+from langgraph_sqlite_ckpt.encoding import decode_metadata
+from langgraph_sqlite_ckpt.reading import Page, fetch_page
+
+_FIRST_PAGE, _LARGEST_PAGE, _METADATA_PAGE = 8, 128, 1000
+
+
+@dataclass(frozen=True)
+class Query:
+    """What `list` was asked for, ids normalised. None: no restriction."""
+
+    thread_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_id: str | None = None
+    filter: Mapping[str, Any] | None = None
+    before: Before | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Before:
+    """A bound: earlier than this checkpoint. Its thread and namespace are those of its config, where it names them."""
+
+    checkpoint_id: str
+    thread_id: str | None = None
+    checkpoint_ns: str | None = None
+
+
+@dataclass(frozen=True)
+class Where:
+    """Conditions, each a literal of this module, with the values bound to them."""
+
+    conditions: tuple[str, ...] = ()
+    parameters: tuple[object, ...] = ()
+
+    def also(self, condition: str, *parameters: object) -> Where:
+        return Where((*self.conditions, condition), (*self.parameters, *parameters))
+
+    @property
+    def sql(self) -> str:
+        return "WHERE " + " AND ".join(self.conditions) if self.conditions else ""
+
+
+def tuples(database: Database, serde: SerializerProtocol, query: Query) -> Iterator[CheckpointTuple]:
+    """Decodes an item when it is asked for; a damaged one raises when it is reached."""
+    for page in _pages(database, serde, query):
+        for fetched in page.fetched:
+            yield fetched.decoded(serde, page.chain)
+
+
+def _pages(database: Database, serde: SerializerProtocol, query: Query) -> Iterator[Page]:
+    left, size = query.limit, _FIRST_PAGE
+    where = _where(database, query)
+    matching = _matching(database, serde, query.filter, where) if query.filter else None
+    last: int | None = None
+    while left is None or left > 0:
+        wanted = size if left is None else min(size, left)
+        page = _page(database, where, last, wanted) if matching is None else _chosen(database, matching, wanted)
+        if page is None:
+            return
+        yield page
+        if page.fetched:
+            last = page.fetched[-1].row.seq
+        left = None if left is None else left - len(page.fetched)
+        size = min(size * 2, _LARGEST_PAGE)
+
+
+def _page(database: Database, where: Where, last: int | None, limit: int) -> Page | None:
+    if last is not None:
+        where = where.also("c.seq < ?", last)
+    with database.read() as db:
+        rows = tables.select_checkpoints(db, where.sql, where.parameters, limit)
+        return fetch_page(db, rows) if rows else None
+
+
+def _chosen(database: Database, matching: Iterator[int], limit: int) -> Page | None:
+    """The next checkpoints that passed the filter; one deleted in between is simply not there any more."""
+    seqs = [seq for _, seq in zip(range(limit), matching)]
+    if not seqs:
+        return None
+    chosen = Where().also("c.seq IN (SELECT value FROM json_each(?))", json.dumps(seqs))
+    with database.read() as db:
+        return fetch_page(db, tables.select_checkpoints(db, chosen.sql, chosen.parameters, limit))
+
+
+def _matching(
+    database: Database, serde: SerializerProtocol, wanted: Mapping[str, Any], where: Where
+) -> Iterator[int]:
+    """Looks through the metadata alone, a page at a time."""
+    size, last = 64, None
+    while True:
+        narrowed = where if last is None else where.also("c.seq < ?", last)
+        with database.read() as db:
+            rows = tables.select_metadata(db, narrowed.sql, narrowed.parameters, size)
+        for row in rows:
+            metadata = decode_metadata(serde, row)
+            if all(value == metadata.get(key) for key, value in wanted.items()):
+                yield row.seq
+        if len(rows) < size:
+            return
+        last, size = rows[-1].seq, _METADATA_PAGE
+
+
+def _where(database: Database, query: Query) -> Where:
+    where = _scope(query)
+    if query.checkpoint_id is not None:
+        where = where.also("c.checkpoint_id = ?", query.checkpoint_id)
+    where = _narrowed(where, query.filter or {})
+    return _bounded(database, where, query, query.before) if query.before is not None else where
+
+
+def _scope(query: Query) -> Where:
+    thread_id, checkpoint_ns = query.thread_id, query.checkpoint_ns
+    if thread_id is not None and checkpoint_ns is not None:
+        one = "c.namespace = (SELECT id FROM namespace WHERE thread_id = ? AND checkpoint_ns = ?)"
+        return Where().also(one, thread_id, checkpoint_ns)
+    if thread_id is not None:
+        return Where().also("c.namespace IN (SELECT id FROM namespace WHERE thread_id = ?)", thread_id)
+    if checkpoint_ns is not None:
+        return Where().also("n.checkpoint_ns = ?", checkpoint_ns)
+    return Where()
+
+
+def _narrowed(where: Where, wanted: Mapping[str, Any]) -> Where:
+    """By the columns that have an index, where they cannot rule out what Python would let pass."""
+    run_id, source, step = wanted.get("run_id"), wanted.get("source"), wanted.get("step")
+    if type(run_id) is str and run_id:
+        where = where.also("c.run_id = ?", run_id)
+    if type(source) is str:
+        where = where.also("c.source = ?", source)
+        if source != "loop":
+            where = where.also("c.source <> 'loop'")  # the partial indexes are for these
+    if isinstance(step, (int, float)) and abs(step) < 2**53:
+        where = where.also("c.step = ?", step)
+    return where
+
+
+def _bounded(database: Database, where: Where, query: Query, before: Before) -> Where:
+    """By commit where the bound lies in what is listed; else, as LangGraph's replay asks of a subgraph, by id."""
+    found = _scope(query).also("c.checkpoint_id = ?", before.checkpoint_id)
+    if before.thread_id is not None:
+        found = found.also("n.thread_id = ?", before.thread_id)
+    if before.checkpoint_ns is not None:
+        found = found.also("n.checkpoint_ns = ?", before.checkpoint_ns)
+    with database.read() as db:
+        rows = tables.select_metadata(db, found.sql, found.parameters, 1)
+    if rows:
+        return where.also("c.seq < ?", rows[0].seq)
+    return where.also("c.checkpoint_id < ?", before.checkpoint_id)

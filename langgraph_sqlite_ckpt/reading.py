@@ -1,0 +1,158 @@
+"""Rows to LangGraph's tuples: fetched in one consistent read, decoded after it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.blobs import Chain, Key, Recent, Value
+from langgraph_sqlite_ckpt.encoding import Body, decode, decode_metadata, decode_write, opened, place_of
+from langgraph_sqlite_ckpt.errors import DamagedError, Place
+from langgraph_sqlite_ckpt.tables import BlobHead, BlobRow, CheckpointRow, WriteRow
+
+
+def configuration(place: Place, checkpoint_id: str | None) -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": place.thread_id,
+            "checkpoint_ns": place.checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
+        }
+    }
+
+
+class Fetched(NamedTuple):
+    """A checkpoint with all that belongs to it, still as stored."""
+
+    row: CheckpointRow
+    body: Body | DamagedError
+    blobs: Sequence[BlobHead | BlobRow]
+    writes: Sequence[WriteRow]
+
+    def decoded(self, serde: SerializerProtocol, chain: Chain) -> CheckpointTuple:
+        """Raises `DamagedError` or `DecodeError`, naming the place."""
+        if isinstance(self.body, DamagedError):
+            raise self.body
+        row, place = self.row, place_of(self.row)
+        values = {blob.channel: decode_blob(serde, place, blob, chain) for blob in self.blobs}
+        return CheckpointTuple(
+            config=configuration(place, row.checkpoint_id),
+            checkpoint=self.body.checkpoint(serde, values),
+            metadata=decode_metadata(serde, row),
+            parent_config=configuration(place, row.parent_id) if row.parent_id else None,
+            pending_writes=[decode_write(serde, place, write) for write in self.writes],
+        )
+
+
+def decode_blob(serde: SerializerProtocol, place: Place, blob: BlobHead | BlobRow, chain: Chain) -> Any:
+    at = place._replace(channel=blob.channel)
+    return decode(serde, at, blob.type, opened(at, lambda: chain.raw(blob.id)))
+
+
+def body_or_damage(row: CheckpointRow) -> Body | DamagedError:
+    """Damage is kept for the moment when somebody reaches this row: it harms no other."""
+    try:
+        return Body.of(row)
+    except DamagedError as error:
+        return error
+
+
+# --- one ---
+
+
+class One(NamedTuple):
+    """A fetched checkpoint, the values of it that memory held, and the rows of those that it did not."""
+
+    fetched: Fetched
+    held: Sequence[Value]
+    rows: Sequence[BlobRow]
+
+
+def fetch_one(
+    db: sqlite3.Connection, recent: Recent, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None
+) -> One | None:
+    """The checkpoint of that id, or the latest of the namespace."""
+    namespace = tables.find_namespace(db, thread_id, checkpoint_ns)
+    if namespace is None:
+        return None
+    row = (
+        tables.find_checkpoint(db, namespace, checkpoint_id)
+        if checkpoint_id
+        else tables.latest_checkpoint(db, namespace)
+    )
+    if row is None:
+        return None
+    body = body_or_damage(row)
+    heads = tables.blobs_named(db, body.names) if isinstance(body, Body) else ()
+    held = [value for head in heads if (value := _held(recent, row, head)) is not None]
+    wanted = {head.id for head in heads} - {value.blob for value in held}
+    rows = tables.chain(db, wanted) if wanted else ()
+    return One(Fetched(row, body, heads, tables.writes_of(db, namespace, row.checkpoint_id)), held, rows)
+
+
+def _held(recent: Recent, row: CheckpointRow, head: BlobHead) -> Value | None:
+    value = recent.at(_key(row, head), head.position)
+    return value if value is not None and value.blob == head.id else None
+
+
+def decode_one(serde: SerializerProtocol, recent: Recent, one: One) -> CheckpointTuple:
+    chain = Chain(one.rows, one.held)
+    decoded = one.fetched.decoded(serde, chain)
+    _remember(recent, one, chain)
+    return decoded
+
+
+def _remember(recent: Recent, one: One, chain: Chain) -> None:
+    """What was read is what the next step will be stored against."""
+    heads = {head.id: head for head in one.fetched.blobs}
+    for row in one.rows:
+        raw = chain.at_hand(row.id)
+        if raw is not None:
+            recent.remember(_key(one.fetched.row, row), Value(row.id, row.version, row.position, row.type, raw))
+    for value in one.held:
+        recent.remember(_key(one.fetched.row, heads[value.blob]), value)
+
+
+def _key(row: CheckpointRow, blob: BlobHead | BlobRow) -> Key:
+    return row.thread_id, row.checkpoint_ns, blob.channel
+
+
+# --- many ---
+
+
+class Page(NamedTuple):
+    fetched: Sequence[Fetched]
+    chain: Chain
+
+
+def fetch_page(db: sqlite3.Connection, rows: Sequence[CheckpointRow]) -> Page:
+    """A page of checkpoints in a constant number of statements."""
+    bodies = [body_or_damage(row) for row in rows]
+    names = {name for body in bodies if isinstance(body, Body) for name in body.names}
+    blobs = tables.chain_named(db, names) if names else ()
+    writes = _by_checkpoint(tables.writes_of_many(db, [(row.namespace, row.checkpoint_id) for row in rows]))
+    by_name = {(blob.namespace, blob.channel, blob.version): blob for blob in blobs}
+    fetched = [
+        Fetched(row, body, _named(body, by_name), writes.get((row.namespace, row.checkpoint_id), ()))
+        for row, body in zip(rows, bodies)
+    ]
+    return Page(fetched, Chain(blobs))
+
+
+def _named(body: Body | DamagedError, by_name: Mapping[Any, BlobRow]) -> Sequence[BlobRow]:
+    if isinstance(body, DamagedError):
+        return ()
+    return [by_name[name] for name in body.names if name in by_name]
+
+
+def _by_checkpoint(writes: Iterable[WriteRow]) -> Mapping[tuple[int, str], Sequence[WriteRow]]:
+    grouped: dict[tuple[int, str], list[WriteRow]] = {}
+    for write in writes:
+        grouped.setdefault((write.namespace, write.checkpoint_id), []).append(write)
+    return grouped

@@ -1,0 +1,179 @@
+"""Deleting, pruning and copying threads: one transaction each, and what stays always loads.
+
+What a kept checkpoint leans on is kept, or packed anew:
+
+- a DeltaChannel's ancestors, back to the nearest stored value (its state is nowhere else);
+- the finished tasks and the question of a pending interrupt, which are writes of the kept checkpoint, and the subgraph
+  that it waits in;
+- the value itself, where it was compressed against an earlier version that goes.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from langgraph_sqlite_ckpt import history, tables
+from langgraph_sqlite_ckpt.blobs import Chain, Limits, Packed, pack, pack_against
+from langgraph_sqlite_ckpt.encoding import Body, opened
+from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
+from langgraph_sqlite_ckpt.tables import BlobHead, CheckpointRow, NewBlob
+
+_ROOT = ""
+
+
+def prune(db: sqlite3.Connection, limits: Limits, thread_ids: Iterable[str], strategy: str) -> None:
+    for thread_id in thread_ids:
+        if strategy == "delete":
+            delete_thread(db, thread_id)
+        else:
+            keep_latest(db, limits, thread_id)
+
+
+def delete_thread(db: sqlite3.Connection, thread_id: str) -> None:
+    for namespace, _ in tables.namespaces_of(db, thread_id):
+        tables.delete_namespace(db, namespace)
+
+
+def keep_latest(db: sqlite3.Connection, limits: Limits, thread_id: str) -> None:
+    """The newest checkpoint of each namespace that is still of use, with all that it needs."""
+    namespaces = tables.namespaces_of(db, thread_id)
+    roots = [namespace for namespace, checkpoint_ns in namespaces if checkpoint_ns == _ROOT]
+    kept_roots = _keep_latest_of(db, limits, roots[0]) if roots else set()
+    for namespace, checkpoint_ns in namespaces:
+        if checkpoint_ns == _ROOT:
+            continue
+        if _is_call(checkpoint_ns) and _belongs_elsewhere(db, namespace, kept_roots):
+            tables.delete_namespace(db, namespace)
+        else:
+            _keep_latest_of(db, limits, namespace)
+
+
+def _is_call(checkpoint_ns: str) -> bool:
+    """A subgraph call's namespace names its task; that of a `checkpointer=True` subgraph goes on from turn to turn."""
+    return all(":" in part for part in checkpoint_ns.split("|"))
+
+
+def _belongs_elsewhere(db: sqlite3.Connection, namespace: int, kept_roots: Collection[str]) -> bool:
+    """Whether the root checkpoint that started this subgraph call is gone."""
+    latest = tables.latest_checkpoint(db, namespace)
+    parents = _metadata(latest).get("parents") if latest is not None else None
+    root = parents.get(_ROOT) if isinstance(parents, dict) else None
+    return isinstance(root, str) and root not in kept_roots
+
+
+def _metadata(row: CheckpointRow) -> dict[str, Any]:
+    metadata = json.loads(row.metadata)
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _keep_latest_of(db: sqlite3.Connection, limits: Limits, namespace: int) -> set[str]:
+    latest = tables.latest_checkpoint(db, namespace)
+    kept = {latest.checkpoint_id} if latest is not None else set()
+    return keep_only(db, limits, namespace, kept)
+
+
+def delete_for_runs(db: sqlite3.Connection, limits: Limits, run_ids: Collection[str]) -> None:
+    """All checkpoints of these runs, but for what a DeltaChannel of another run still needs."""
+    for namespace in tables.namespaces_of_runs(db, list(run_ids)):
+        kept = {checkpoint_id for checkpoint_id, run_id in tables.ids_of(db, namespace) if run_id not in run_ids}
+        keep_only(db, limits, namespace, kept)
+
+
+def keep_only(db: sqlite3.Connection, limits: Limits, namespace: int, kept: Collection[str]) -> set[str]:
+    """Delete every other checkpoint of the namespace with its writes, and the values that nothing means any more.
+
+    Returns the ids that were kept, which are these and the ancestors that their DeltaChannels need.
+    """
+    needed = set(kept)
+    for row in _rows(db, namespace, kept):
+        if row.parent_id not in kept:  # else what its parent needs is enough
+            needed |= _delta_ancestors(db, row)
+    tables.delete_checkpoints(db, namespace, {checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)} - needed)
+    _drop_unmeant_blobs(db, limits, namespace, _rows(db, namespace, needed))
+    if tables.namespace_is_empty(db, namespace):
+        tables.delete_namespace(db, namespace)
+    return needed
+
+
+def _rows(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> Iterator[CheckpointRow]:
+    for checkpoint_id in checkpoint_ids:
+        row = tables.find_checkpoint(db, namespace, checkpoint_id)
+        if row is not None:
+            yield row
+
+
+def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
+    """LangGraph counts, in the metadata, what each delta channel was given since its last snapshot."""
+    counted = _metadata(row).get("counters_since_delta_snapshot")
+    if not isinstance(counted, dict) or not counted:
+        return set()
+    body = Body.of(row)
+    stored = {blob.channel for blob in tables.blobs_named(db, body.names)} | set(body.inline)
+    channels = [channel for channel in counted if channel not in stored]
+    return history.walk(db, row.namespace, row.checkpoint_id, channels).ancestors if channels else set()
+
+
+# --- blobs ---
+
+
+def _drop_unmeant_blobs(
+    db: sqlite3.Connection, limits: Limits, namespace: int, kept: Iterable[CheckpointRow]
+) -> None:
+    meant = {name for row in kept for name in Body.of(row).names}
+    blobs = tables.blobs_of(db, namespace)
+    gone = {blob.id for blob in blobs if (namespace, blob.channel, blob.version) not in meant}
+    _repack_leaning_on(db, limits, namespace, gone, [blob for blob in blobs if blob.id not in gone])
+    tables.delete_blobs(db, gone)
+
+
+def _repack_leaning_on(
+    db: sqlite3.Connection, limits: Limits, namespace: int, gone: Collection[int], kept: Sequence[BlobHead]
+) -> None:
+    """The oldest of those whose base goes is stored whole; the others of its channel lean on it from now on."""
+    leaning = {blob.id for blob in tables.blobs_leaning_on(db, gone)} - set(gone)
+    oldest: dict[str, tuple[int, bytes]] = {}
+    for blob in kept:  # bases first, so a new base is packed before what leans on it
+        if blob.id not in leaning:
+            continue
+        raw = _raw(db, blob)
+        base = oldest.setdefault(blob.channel, (blob.id, raw))
+        packed = pack_against(raw, base[1], limits) if base[0] != blob.id else None
+        leans_on = base[0] if packed is not None else None
+        _repack(db, blob, packed or pack(raw, limits), leans_on)
+
+
+def _raw(db: sqlite3.Connection, blob: BlobHead) -> bytes:
+    chain = Chain(tables.chain(db, [blob.id]))
+    place = Place(*tables.name_of_namespace(db, blob.namespace), None, blob.channel)
+    return opened(place, lambda: chain.raw(blob.id))
+
+
+def _repack(db: sqlite3.Connection, blob: BlobHead, packed: Packed, base: int | None) -> None:
+    assert blob.version is not None  # a version names it, or it would not be kept
+    tables.repack_blob(
+        db,
+        blob.id,
+        NewBlob(blob.channel, blob.version, blob.type, packed.codec, base, blob.position, *packed[1:3], packed.data),
+    )
+
+
+# --- copying ---
+
+
+def copy_thread(db: sqlite3.Connection, source: str, target: str) -> None:
+    """All of it: order, parents, namespaces, writes, values. The copy shares nothing with its source."""
+    if tables.namespaces_of(db, target):
+        raise InvalidRequest(f"thread {target!r} exists already: delete it first, or name another target")
+    namespaces = tables.namespaces_of(db, source)
+    if not namespaces:
+        raise InvalidRequest(f"there is no thread {source!r} to copy")
+    for namespace, checkpoint_ns in namespaces:
+        copy = tables.intern_namespace(db, target, checkpoint_ns)
+        tables.copy_checkpoints(db, namespace, copy)
+        tables.copy_writes(db, namespace, copy)
+        copied: dict[int | None, int | None] = {None: None}
+        for blob, base in tables.bases_of(db, namespace).items():
+            copied[blob] = tables.copy_blob(db, blob, copy, copied[base])

@@ -1,0 +1,380 @@
+"""`SqliteSaver`: LangGraph's words on one side, operations and rows on the other."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
+
+from langgraph_sqlite_ckpt import history, listing, retention
+from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
+from langgraph_sqlite_ckpt.blobs import Limits, Recent
+from langgraph_sqlite_ckpt.database import Database, Operation, Statement, Synchronous, normalise_path
+from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
+from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
+from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
+from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
+
+
+class SqliteSaver(AsyncContract):
+    """Keeps every thread, run and step of LangGraph graphs in one SQLite file; sync and async graphs alike.
+
+        graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
+
+    Works as it is, as `with`, and as `async with`. One object serves any number of threads, event loops and graphs, and
+    any number of processes may have savers on one file. When `put` or `put_writes` returns, the data is on disk.
+    `copy.copy` and `with_allowlist` share the file: closing one closes all. After `fork()` both processes go on.
+
+    Args:
+        path: The file; its folders are made, `~` is expanded. ":memory:" is private to this object.
+        serde: Used as given. Default: `SafeSerializer`, which rebuilds only what is safe.
+        allowed_types: Types that the default serializer may rebuild too: classes, or (module, name) pairs, whose module
+            is then imported when needed.
+        synchronous: "full" (default): a commit survives a power cut. "normal": it survives kill -9 and a crash of the
+            process, but a power cut can lose the last commits; faster, as no commit waits for the disk.
+        busy_timeout: Seconds to wait for another process's write lock before `BusyError`.
+        read_only: Never write to the file; writing calls raise `ReadOnlyError`.
+
+    Raises:
+        OpenError: The path cannot be opened (`ForeignFileError`, `NewerFileError`: it is not ours to open).
+        InvalidRequest: An argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed_types: Iterable[AllowedType] = (),
+        synchronous: Synchronous = "full",
+        busy_timeout: float = 30.0,
+        read_only: bool = False,
+    ) -> None:
+        allowed = tuple(allowed_types)
+        if serde is not None and allowed:
+            raise InvalidRequest("allowed_types= is for the default serializer; a serde= of your own decides for itself")
+        if synchronous not in ("full", "normal"):
+            raise InvalidRequest(f'synchronous is "full" or "normal", not {synchronous!r}')
+        if not busy_timeout >= 0:
+            raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
+        super().__init__(serde=serde or SafeSerializer(allowed))
+        self._shared = _Shared(
+            Database(normalise_path(path), synchronous=synchronous, busy_timeout=busy_timeout, read_only=read_only)
+        )
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> SqliteSaver:
+        """The same as `SqliteSaver(conn_string, **options)`: so does code written for the reference package go on."""
+        return cls(conn_string, **options)
+
+    # --- lifetime ---
+
+    def close(self) -> None:
+        """Close the file; queued operations are finished first. Again is fine; any other call then raises `ClosedError`."""
+        self._shared.close()
+
+    def __enter__(self) -> SqliteSaver:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> SqliteSaver:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def setup(self) -> None:
+        """Nothing is left to do: the file was checked, and built or migrated, when the saver was made."""
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> SqliteSaver:
+        """A saver on the same file that may rebuild these types too. A serde that was passed in is asked its own way."""
+        if not isinstance(self.serde, SafeSerializer):
+            derived = super().with_allowlist(extra_allowlist)
+            assert isinstance(derived, SqliteSaver)
+            return derived
+        serde = self.serde.with_msgpack_allowlist(extra_allowlist)
+        if serde is self.serde:
+            return self
+        clone = copy.copy(self)
+        clone.serde = maybe_add_typed_methods(serde)
+        return clone
+
+    # --- reading ---
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that `config` names, or the latest by order of commits; None where there is none.
+
+        Pending writes come in the order in which LangGraph applies them.
+
+        Raises:
+            DecodeError, DamagedError: The checkpoint cannot be rebuilt; the message names the place.
+        """
+        place, checkpoint_id = _address(config)
+        recent = self._shared.store.recent
+        with self._shared.database.read() as db:
+            one = fetch_one(db, recent, place.thread_id, place.checkpoint_ns, checkpoint_id)
+        return None if one is None else decode_one(self.serde, recent, one)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest commit first, read in pages as they are asked for.
+
+        Nothing is held between two items: the saver may be used inside the loop, or the loop left at any time.
+
+        Args:
+            config: Restricts to its thread, namespace and checkpoint, as far as it names them. None: the whole file.
+            filter: Metadata that must be equal, key by key (InMemorySaver's meaning).
+            before: Only checkpoints committed before this one. Where it is not among those listed, ids are compared.
+            limit: At most so many.
+
+        Raises:
+            InvalidRequest: A negative limit, or a config that is none.
+        """
+        if limit is not None and limit < 0:
+            raise InvalidRequest(f"limit must not be negative: {limit}")
+        query = listing.Query(*_scope(config), filter=filter, before=_before(before), limit=limit)
+        return listing.tuples(self._shared.database, self.serde, query)
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What ancestors wrote to each channel, oldest first, since its value was last stored (the `seed`)."""
+        place, checkpoint_id = _address(config)
+        if not channels:
+            return {}
+        with self._shared.database.read() as db:
+            stored = history.fetch(db, place.thread_id, place.checkpoint_ns, checkpoint_id, channels)
+        return history.empty(channels) if stored is None else history.decode(self.serde, stored)
+
+    # --- writing ---
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint whose parent is the one that `config` names. On return it is on disk.
+
+        A checkpoint that is put again keeps its place in the order, and its pending writes.
+
+        Returns:
+            The config that names it.
+
+        Raises:
+            EncodeError: A value cannot be stored; names the channel and the type.
+            StorageError: SQLite could not do it (`BusyError`, `DiskFullError`, ...).
+        """
+        operation, stored = self._put(config, checkpoint, metadata, new_versions)
+        self._shared.database.write(operation)
+        return stored
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task wrote, all or nothing, also before its checkpoint is there. On return it is on disk.
+
+        Row by row: special channels (errors, interrupts, resumes) replace, ordinary ones keep the first.
+        """
+        self._shared.database.write(self._put_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread with all its namespaces, in one transaction. One that is not there is fine."""
+        self._shared.database.write(self._delete_thread(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete all checkpoints of these runs, in one transaction.
+
+        Ancestors that the DeltaChannels of other runs need are kept.
+        """
+        self._shared.database.write(self._delete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a whole thread, in one transaction; the copy goes on independently.
+
+        Raises:
+            InvalidRequest: There is no such source, or the target exists.
+        """
+        self._shared.database.write(self._copy_thread(source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Prune threads, all in one transaction.
+
+        Args:
+            thread_ids: Those that are not there are fine.
+            strategy: "keep_latest": the newest checkpoint of each namespace, with its pending writes and the ancestors
+                that its DeltaChannels need; finished subgraph calls go. "delete": whole threads.
+        """
+        self._shared.database.write(self._prune(thread_ids, strategy))
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """The official savers' format: ordered as text, unique across forks, at home in PostgresSaver too."""
+        counter = current if isinstance(current, (int, float)) else int(current.split(".")[0]) if current else 0
+        return f"{int(counter) + 1:032}.{random.random():016}"
+
+    # --- calls as operations: arguments checked, no file touched ---
+
+    def _put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> tuple[Operation[None], RunnableConfig]:
+        place, parent_id = _address(config)
+        checkpoint_id = _text("checkpoint id", checkpoint["id"])
+        for channel in checkpoint["channel_versions"]:
+            _text("channel", channel)
+        place = place._replace(checkpoint_id=checkpoint_id)
+        merged = get_checkpoint_metadata(config, metadata)
+        operation = PutCheckpoint(
+            self._shared.store, self.serde, place, parent_id, checkpoint.copy(), merged, dict(new_versions)
+        )
+        return operation, configuration(place, checkpoint_id)
+
+    def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Operation[None]:
+        place, checkpoint_id = _address(config)
+        if checkpoint_id is None:
+            raise InvalidRequest("put_writes needs a checkpoint_id in config['configurable']")
+        for channel, _ in writes:
+            _text("channel", channel)
+        return PutWrites(
+            self._shared.store,
+            self.serde,
+            place._replace(checkpoint_id=checkpoint_id),
+            checkpoint_id,
+            tuple(writes),
+            _text("task id", task_id),
+            _text("task path", task_path),
+        )
+
+    def _delete_thread(self, thread_id: str) -> Operation[None]:
+        text = _thread_id(thread_id)
+        return Statement(lambda db: retention.delete_thread(db, text))
+
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Operation[None]:
+        ids = {_text("run id", run_id) for run_id in _several("run_ids", run_ids)}
+        return Statement(lambda db: retention.delete_for_runs(db, self._shared.store.limits, ids))
+
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Operation[None]:
+        source, target = _thread_id(source_thread_id), _thread_id(target_thread_id)
+        return Statement(lambda db: retention.copy_thread(db, source, target))
+
+    def _prune(self, thread_ids: Sequence[str], strategy: str) -> Operation[None]:
+        ids = [_thread_id(thread_id) for thread_id in _several("thread_ids", thread_ids)]
+        if strategy not in ("keep_latest", "delete"):
+            raise InvalidRequest(f'strategy is "keep_latest" or "delete", not {strategy!r}')
+        return Statement(lambda db: retention.prune(db, self._shared.store.limits, ids, strategy))
+
+    @property
+    def _courier(self) -> Courier:  # type: ignore[override]  # read-only here: it is renewed after a fork
+        return self._shared.courier
+
+
+class _Shared:
+    """All of a saver but its serde: what its copies have in common."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.database.renew = self._renew
+        self._renew()
+
+    def _renew(self) -> None:
+        """Also in a forked child, where threads are gone and locks may be held by nobody."""
+        limits = Limits()
+        self.store = Store(self.database, Recent(limits.cache), limits)
+        self.courier = Courier(self.database)
+
+    def close(self) -> None:
+        self.database.close()
+        self.courier.halt()
+
+    def __del__(self) -> None:
+        if hasattr(self, "courier"):
+            self.courier.halt()
+
+
+# --- ids, normalised in one place ---
+
+
+def _configurable(config: RunnableConfig) -> Mapping[str, Any]:
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(configurable, Mapping):
+        raise InvalidRequest(f"a config is needed, {{'configurable': {{'thread_id': ...}}}}, not {config!r:.80}")
+    return configurable
+
+
+def _address(config: RunnableConfig) -> tuple[Place, str | None]:
+    """The thread and namespace, and the checkpoint id where there is one."""
+    configurable = _configurable(config)
+    if configurable.get("thread_id") is None:
+        raise InvalidRequest("config['configurable'] has no thread_id: it names the conversation or job to keep")
+    return Place(_thread_id(configurable["thread_id"]), _namespace(configurable) or ""), _checkpoint_id(configurable)
+
+
+def _scope(config: RunnableConfig | None) -> tuple[str | None, str | None, str | None]:
+    if config is None:
+        return None, None, None
+    configurable = _configurable(config)
+    thread_id = configurable.get("thread_id")
+    return None if thread_id is None else _thread_id(thread_id), _namespace(configurable), _checkpoint_id(configurable)
+
+
+def _before(config: RunnableConfig | None) -> listing.Before | None:
+    if config is None:
+        return None
+    thread_id, checkpoint_ns, checkpoint_id = _scope(config)
+    return listing.Before(checkpoint_id, thread_id, checkpoint_ns) if checkpoint_id else None
+
+
+def _namespace(configurable: Mapping[str, Any]) -> str | None:
+    checkpoint_ns = configurable.get("checkpoint_ns")
+    return None if checkpoint_ns is None else _text("checkpoint_ns", checkpoint_ns)
+
+
+def _checkpoint_id(configurable: Mapping[str, Any]) -> str | None:
+    checkpoint_id = configurable.get("checkpoint_id")
+    return _text("checkpoint_id", checkpoint_id) if checkpoint_id else None
+
+
+def _thread_id(value: object) -> str:
+    return _text("thread_id", value)
+
+
+def _text(name: str, value: object) -> str:
+    """Any object with a sensible `str()`, which SQLite can hold."""
+    text = str(value)
+    if "\0" in text:
+        raise InvalidRequest(f"{name} contains a NUL character: {text!r:.80}")
+    return text
+
+
+def _several(name: str, values: Sequence[object]) -> Sequence[object]:
+    if isinstance(values, (str, bytes)):
+        raise InvalidRequest(f"{name} is a list of ids, not one: [{values!r}]")
+    return tuple(values)

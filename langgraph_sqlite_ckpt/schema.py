@@ -1,0 +1,142 @@
+"""The file's layout: the steps that build it, its marks, and the views that people read.
+
+Tables are named in the singular and are ours; the plural views `checkpoints`, `runs` and `threads` are for people
+(`sqlite3 agent.db "SELECT run_id, step, status FROM checkpoints"`) and keep their columns.
+
+A shipped step is never edited: append one. Each is committed together with its number (see `database.py`).
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x4C474350  # "LGCP", in the header of every file of ours
+
+# Why these columns:
+# - checkpoint.seq is the order of commits; latest and history mean this order, not the greatest id.
+# - checkpoint.body is the checkpoint without its values, rest what only the serializer can store of it.
+# - blob holds a value once per (namespace, channel, version). base is the blob that it was compressed against, position
+#   its place in that chain. A row without a version is only kept as a base. Ids are never reused: a cached base stays true.
+# - write has no foreign key: a task's writes may arrive before their checkpoint. id grows with every write, so an
+#   interrupt that was answered is older than its answer.
+# - codec tells how bytes were packed, size how many they were before, key_id (null: not encrypted) with which key;
+#   checksum is the CRC-32 of the bytes as stored (of a checkpoint: metadata, exact, body and rest); the unpacked bytes
+#   are covered by zstd's own.
+_TABLES = """
+CREATE TABLE namespace (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    thread_id TEXT NOT NULL,
+    checkpoint_ns TEXT NOT NULL,
+    UNIQUE (thread_id, checkpoint_ns)
+);
+CREATE TABLE checkpoint (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace INTEGER NOT NULL,
+    checkpoint_id TEXT NOT NULL,
+    parent_id TEXT,
+    run_id TEXT NOT NULL,
+    step NUMERIC,
+    source TEXT,
+    next TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    has_child INTEGER NOT NULL DEFAULT 0,
+    state_version INTEGER NOT NULL DEFAULT 0,
+    owner INTEGER,
+    metadata TEXT NOT NULL,
+    exact_type TEXT,
+    exact BLOB,
+    body_codec INTEGER NOT NULL,
+    body_size INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    rest_type TEXT,
+    rest_codec INTEGER,
+    rest_size INTEGER,
+    rest BLOB,
+    checksum INTEGER NOT NULL,
+    key_id INTEGER,
+    UNIQUE (namespace, checkpoint_id)
+);
+CREATE INDEX checkpoint_by_namespace ON checkpoint (namespace);
+CREATE INDEX checkpoint_by_run ON checkpoint (run_id);
+CREATE INDEX checkpoint_by_step ON checkpoint (namespace, step);
+CREATE INDEX checkpoint_by_source ON checkpoint (source) WHERE source <> 'loop';
+CREATE INDEX checkpoint_by_namespace_source ON checkpoint (namespace, source) WHERE source <> 'loop';
+CREATE TABLE blob (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace INTEGER NOT NULL,
+    channel TEXT NOT NULL,
+    version BLOB,
+    type TEXT NOT NULL,
+    codec INTEGER NOT NULL,
+    base INTEGER,
+    position INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
+    key_id INTEGER,
+    data BLOB NOT NULL,
+    UNIQUE (namespace, channel, version)
+);
+CREATE INDEX blob_by_base ON blob (base) WHERE base IS NOT NULL;
+CREATE TABLE write (
+    id INTEGER PRIMARY KEY,
+    namespace INTEGER NOT NULL,
+    checkpoint_id TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    idx INTEGER NOT NULL,
+    task_path TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    type TEXT NOT NULL,
+    codec INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
+    key_id INTEGER,
+    data BLOB NOT NULL,
+    UNIQUE (namespace, checkpoint_id, task_id, idx)
+);
+"""
+
+# An interrupt waits until its own task, or a resume for whichever task waits, writes after it. An error stands until its
+# task writes again. Until the liveness of processes is recorded, a run that crashed says 'running' too.
+_VIEWS = """
+CREATE VIEW checkpoints AS
+SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS parent_checkpoint_id, c.step, c.source,
+    c.next,
+    CASE
+        WHEN c.next = '[]' THEN 'completed'
+        WHEN c.has_child THEN 'running'
+        WHEN EXISTS (
+            SELECT 1 FROM write w WHERE w.namespace = c.namespace AND w.checkpoint_id = c.checkpoint_id
+            AND w.channel = '__interrupt__' AND NOT EXISTS (
+                SELECT 1 FROM write later WHERE later.namespace = w.namespace AND later.checkpoint_id = w.checkpoint_id
+                AND later.id > w.id AND (later.task_id = w.task_id
+                    OR (later.channel = '__resume__' AND later.task_id = '00000000-0000-0000-0000-000000000000')))
+        ) THEN 'interrupted'
+        WHEN EXISTS (
+            SELECT 1 FROM write w WHERE w.namespace = c.namespace AND w.checkpoint_id = c.checkpoint_id
+            AND w.channel = '__error__' AND NOT EXISTS (
+                SELECT 1 FROM write later WHERE later.namespace = w.namespace AND later.checkpoint_id = w.checkpoint_id
+                AND later.id > w.id AND later.task_id = w.task_id)
+        ) THEN 'failed'
+        ELSE 'running'
+    END AS status,
+    c.created_at, c.metadata, c.seq
+FROM checkpoint c JOIN namespace n ON n.id = c.namespace;
+
+CREATE VIEW runs AS
+SELECT last.run_id, last.thread_id, last.status, last.next, last.step, first.created_at, last.created_at AS updated_at,
+    span.checkpoints
+FROM (
+    SELECT c.namespace, c.run_id, min(c.seq) AS first_seq, max(c.seq) AS last_seq, count(*) AS checkpoints
+    FROM checkpoint c JOIN namespace n ON n.id = c.namespace WHERE n.checkpoint_ns = '' GROUP BY c.namespace, c.run_id
+) span
+JOIN checkpoints last ON last.seq = span.last_seq
+JOIN checkpoint first ON first.seq = span.first_seq;
+
+CREATE VIEW threads AS
+SELECT n.thread_id, last.status, last.next, last.step, last.run_id, first.created_at, last.created_at AS updated_at,
+    (SELECT count(*) FROM checkpoint c WHERE c.namespace = n.id) AS checkpoints
+FROM namespace n
+JOIN checkpoints last ON last.seq = (SELECT max(c.seq) FROM checkpoint c WHERE c.namespace = n.id)
+JOIN checkpoint first ON first.seq = (SELECT min(c.seq) FROM checkpoint c WHERE c.namespace = n.id)
+WHERE n.checkpoint_ns = '';
+"""
+
+STEPS: tuple[str, ...] = (_TABLES + _VIEWS,)

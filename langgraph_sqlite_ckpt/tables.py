@@ -1,0 +1,514 @@
+"""Every SQL statement that touches the tables, one named function each: rows in, rows out.
+
+This module knows `sqlite3` and nothing of LangGraph. Values are always bound. Where a statement takes many keys they are
+bound as one JSON array, so that SQLite's limit on variables is never met and the statement is prepared once.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Union
+
+Version = Union[str, int, float]
+
+
+class CheckpointRow(NamedTuple):
+    seq: int
+    namespace: int
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    run_id: str
+    metadata: str
+    exact_type: str | None
+    exact: bytes | None
+    body_codec: int
+    body_size: int
+    body: bytes
+    rest_type: str | None
+    rest_codec: int | None
+    rest_size: int | None
+    rest: bytes | None
+    checksum: int
+
+
+class MetadataRow(NamedTuple):
+    seq: int
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    metadata: str
+    exact_type: str | None
+    exact: bytes | None
+
+
+class NewCheckpoint(NamedTuple):
+    """A checkpoint as `put` stores it; its namespace and its place in the order are the transaction's to give."""
+
+    checkpoint_id: str
+    parent_id: str | None
+    step: int | float | None
+    source: str | None
+    next: str
+    created_at: str
+    metadata: str
+    exact_type: str | None
+    exact: bytes | None
+    body_codec: int
+    body_size: int
+    body: bytes
+    rest_type: str | None
+    rest_codec: int | None
+    rest_size: int | None
+    rest: bytes | None
+    checksum: int
+
+
+class BlobHead(NamedTuple):
+    """A blob without its bytes."""
+
+    id: int
+    namespace: int
+    channel: str
+    version: Version | None
+    type: str
+    position: int
+    size: int
+
+
+class BlobRow(NamedTuple):
+    id: int
+    namespace: int
+    channel: str
+    version: Version | None
+    type: str
+    position: int
+    size: int
+    codec: int
+    base: int | None
+    checksum: int
+    data: bytes
+
+
+class NewBlob(NamedTuple):
+    channel: str
+    version: Version
+    type: str
+    codec: int
+    base: int | None
+    position: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class WriteRow(NamedTuple):
+    namespace: int
+    checkpoint_id: str
+    task_id: str
+    channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class NewWrite(NamedTuple):
+    task_id: str
+    idx: int
+    task_path: str
+    channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class Parent(NamedTuple):
+    run_id: str
+    has_child: int
+
+
+_CHECKPOINT = """
+    SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,
+        c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.rest_type, c.rest_codec, c.rest_size, c.rest, c.checksum
+    FROM checkpoint c JOIN namespace n ON n.id = c.namespace
+"""
+_BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size"
+_WRITE = "SELECT w.namespace, w.checkpoint_id, w.task_id, w.channel, w.type, w.codec, w.size, w.checksum, w.data"
+
+
+# --- namespaces ---
+
+
+def find_namespace(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str) -> int | None:
+    row = db.execute(
+        "SELECT id FROM namespace WHERE thread_id = ? AND checkpoint_ns = ?", (thread_id, checkpoint_ns)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def intern_namespace(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str) -> int:
+    found = find_namespace(db, thread_id, checkpoint_ns)
+    if found is not None:
+        return found
+    return _new_id(
+        db.execute("INSERT INTO namespace (thread_id, checkpoint_ns) VALUES (?, ?)", (thread_id, checkpoint_ns))
+    )
+
+
+def namespaces_of(db: sqlite3.Connection, thread_id: str) -> Sequence[tuple[int, str]]:
+    return db.execute("SELECT id, checkpoint_ns FROM namespace WHERE thread_id = ? ORDER BY id", (thread_id,)).fetchall()
+
+
+def name_of_namespace(db: sqlite3.Connection, namespace: int) -> tuple[str, str]:
+    """Its thread_id and checkpoint_ns."""
+    row: tuple[str, str] = db.execute(
+        "SELECT thread_id, checkpoint_ns FROM namespace WHERE id = ?", (namespace,)
+    ).fetchone()
+    return row
+
+
+def delete_namespace(db: sqlite3.Connection, namespace: int) -> None:
+    for statement in (
+        "DELETE FROM write WHERE namespace = ?",
+        "DELETE FROM blob WHERE namespace = ?",
+        "DELETE FROM checkpoint WHERE namespace = ?",
+        "DELETE FROM namespace WHERE id = ?",
+    ):
+        db.execute(statement, (namespace,))
+
+
+def namespace_is_empty(db: sqlite3.Connection, namespace: int) -> bool:
+    row = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM checkpoint WHERE namespace = :namespace)"
+        " OR EXISTS (SELECT 1 FROM write WHERE namespace = :namespace)",
+        {"namespace": namespace},
+    ).fetchone()
+    return not row[0]
+
+
+# --- checkpoints ---
+
+
+def latest_checkpoint(db: sqlite3.Connection, namespace: int) -> CheckpointRow | None:
+    row = db.execute(_CHECKPOINT + "WHERE c.namespace = ? ORDER BY c.seq DESC LIMIT 1", (namespace,)).fetchone()
+    return CheckpointRow._make(row) if row else None
+
+
+def find_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> CheckpointRow | None:
+    row = db.execute(
+        _CHECKPOINT + "WHERE c.namespace = ? AND c.checkpoint_id = ?", (namespace, checkpoint_id)
+    ).fetchone()
+    return CheckpointRow._make(row) if row else None
+
+
+def select_checkpoints(
+    db: sqlite3.Connection, where: str, parameters: Sequence[object], limit: int
+) -> Sequence[CheckpointRow]:
+    """`where` is composed by `listing.py` from literals of its own; every value in it is bound."""
+    rows = db.execute(_CHECKPOINT + where + " ORDER BY c.seq DESC LIMIT ?", (*parameters, limit))
+    return [CheckpointRow._make(row) for row in rows]
+
+
+def select_metadata(
+    db: sqlite3.Connection, where: str, parameters: Sequence[object], limit: int
+) -> Sequence[MetadataRow]:
+    """Like `select_checkpoints`, of the metadata alone: to look through many rows and load few."""
+    rows = db.execute(
+        "SELECT c.seq, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.metadata, c.exact_type, c.exact"
+        " FROM checkpoint c JOIN namespace n ON n.id = c.namespace " + where + " ORDER BY c.seq DESC LIMIT ?",
+        (*parameters, limit),
+    )
+    return [MetadataRow._make(row) for row in rows]
+
+
+def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
+    """(checkpoint_id, run_id) of every checkpoint, oldest first."""
+    return db.execute(
+        "SELECT checkpoint_id, run_id FROM checkpoint WHERE namespace = ? ORDER BY seq", (namespace,)
+    ).fetchall()
+
+
+def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[CheckpointRow]:
+    """The checkpoint, its parent, its parent's parent, ..., read as they are asked for.
+
+    A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
+    each step is one look-up.
+    """
+    rows = db.execute(
+        "WITH RECURSIVE line (seq, parent_id) AS ("
+        " SELECT seq, parent_id FROM checkpoint WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
+        " UNION ALL SELECT p.seq, p.parent_id FROM line CROSS JOIN checkpoint p"
+        " ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
+        " SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,"
+        " c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.rest_type, c.rest_codec, c.rest_size, c.rest,"
+        " c.checksum"
+        " FROM line CROSS JOIN checkpoint c ON c.seq = line.seq CROSS JOIN namespace n ON n.id = c.namespace",
+        {"namespace": namespace, "checkpoint_id": checkpoint_id},
+    )
+    return (CheckpointRow._make(row) for row in rows)
+
+
+def find_parent(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Parent | None:
+    row = db.execute(
+        "SELECT run_id, has_child FROM checkpoint WHERE namespace = ? AND checkpoint_id = ?", (namespace, checkpoint_id)
+    ).fetchone()
+    return Parent._make(row) if row else None
+
+
+def latest_run(db: sqlite3.Connection, namespace: int) -> str | None:
+    row = db.execute(
+        "SELECT run_id FROM checkpoint WHERE namespace = ? ORDER BY seq DESC LIMIT 1", (namespace,)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: NewCheckpoint) -> None:
+    db.execute(
+        "INSERT INTO checkpoint (namespace, run_id, checkpoint_id, parent_id, step, source, next, created_at, metadata,"
+        " exact_type, exact, body_codec, body_size, body, rest_type, rest_codec, rest_size, rest, checksum)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (namespace, run_id, *new),
+    )
+    if new.parent_id is not None:
+        db.execute(
+            "UPDATE checkpoint SET has_child = 1 WHERE namespace = ? AND checkpoint_id = ? AND NOT has_child",
+            (namespace, new.parent_id),
+        )
+
+
+def replace_checkpoint(db: sqlite3.Connection, namespace: int, new: NewCheckpoint) -> None:
+    """A checkpoint that is put again keeps its place in the order and its run."""
+    db.execute(
+        "UPDATE checkpoint SET checkpoint_id = ?, parent_id = ?, step = ?, source = ?, next = ?, created_at = ?,"
+        " metadata = ?, exact_type = ?, exact = ?, body_codec = ?, body_size = ?, body = ?, rest_type = ?, rest_codec = ?,"
+        " rest_size = ?, rest = ?, checksum = ?"
+        " WHERE namespace = ? AND checkpoint_id = ?",
+        (*new, namespace, new.checkpoint_id),
+    )
+
+
+def delete_checkpoints(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> None:
+    """With their writes; children of theirs become checkpoints without a parent."""
+    keys = [(namespace, checkpoint_id) for checkpoint_id in checkpoint_ids]
+    db.executemany("DELETE FROM write WHERE namespace = ? AND checkpoint_id = ?", keys)
+    db.executemany("DELETE FROM checkpoint WHERE namespace = ? AND checkpoint_id = ?", keys)
+    db.execute(
+        "UPDATE checkpoint SET parent_id = NULL WHERE namespace = :namespace AND parent_id IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM checkpoint p WHERE p.namespace = :namespace AND p.checkpoint_id = checkpoint.parent_id)",
+        {"namespace": namespace},
+    )
+
+
+def namespaces_of_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> Sequence[int]:
+    rows = db.execute(
+        "SELECT DISTINCT c.namespace FROM json_each(?) j CROSS JOIN checkpoint c ON c.run_id = j.value",
+        (json.dumps(run_ids),),
+    )
+    return [row[0] for row in rows]
+
+
+def copy_checkpoints(db: sqlite3.Connection, source: int, target: int) -> None:
+    """In the order of the source, so that the copy has the same latest and the same history."""
+    db.execute(
+        "INSERT INTO checkpoint (namespace, checkpoint_id, parent_id, run_id, step, source, next, created_at, has_child,"
+        " state_version, metadata, exact_type, exact, body_codec, body_size, body, rest_type, rest_codec, rest_size, rest,"
+        " checksum, key_id)"
+        " SELECT ?, checkpoint_id, parent_id, run_id, step, source, next, created_at, has_child, state_version, metadata,"
+        " exact_type, exact, body_codec, body_size, body, rest_type, rest_codec, rest_size, rest, checksum, key_id"
+        " FROM checkpoint WHERE namespace = ? ORDER BY seq",
+        (target, source),
+    )
+
+
+# --- blobs ---
+
+
+def blobs_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]]) -> Sequence[BlobHead]:
+    """The blobs that (namespace, channel, version) triples name; no bytes are read."""
+    rows = db.execute(
+        _BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b" + _NAMED, (json.dumps(list(names)),)
+    )
+    return [BlobHead._make(row) for row in rows]
+
+
+def newest_blob(db: sqlite3.Connection, namespace: int, channel: str) -> BlobHead | None:
+    row = db.execute(
+        _BLOB_HEAD + " FROM blob b WHERE b.namespace = ? AND b.channel = ? AND b.version IS NOT NULL"
+        " ORDER BY b.id DESC LIMIT 1",
+        (namespace, channel),
+    ).fetchone()
+    return BlobHead._make(row) if row else None
+
+
+def blobs_of_channels(db: sqlite3.Connection, namespace: int, channels: Iterable[str]) -> Sequence[BlobHead]:
+    rows = db.execute(
+        _BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b ON b.namespace = ? AND b.channel = j.value"
+        " AND b.version IS NOT NULL",
+        (json.dumps(list(channels)), namespace),
+    )
+    return [BlobHead._make(row) for row in rows]
+
+
+def blobs_of(db: sqlite3.Connection, namespace: int) -> Sequence[BlobHead]:
+    """Every blob of a namespace, bases before what was compressed against them; no bytes are read."""
+    rows = db.execute(_BLOB_HEAD + " FROM blob b WHERE b.namespace = ? ORDER BY b.id", (namespace,))
+    return [BlobHead._make(row) for row in rows]
+
+
+def chain(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[BlobRow]:
+    """These blobs and everything that they were compressed against, bases first. A forged loop ends where it closes."""
+    rows = db.execute(
+        "WITH RECURSIVE wanted (id) AS (SELECT value FROM json_each(?)" + _AND_THEIR_BASES, (json.dumps(list(ids)),)
+    )
+    return [BlobRow._make(row) for row in rows]
+
+
+def chain_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]]) -> Sequence[BlobRow]:
+    """The same for the blobs that (namespace, channel, version) triples name."""
+    rows = db.execute(
+        "WITH RECURSIVE wanted (id) AS (SELECT b.id FROM json_each(?) j CROSS JOIN blob b" + _NAMED + _AND_THEIR_BASES,
+        (json.dumps(list(names)),),
+    )
+    return [BlobRow._make(row) for row in rows]
+
+
+_NAMED = """ ON b.namespace = json_extract(j.value, '$[0]') AND b.channel = json_extract(j.value, '$[1]')
+    AND b.version = json_extract(j.value, '$[2]')"""
+_AND_THEIR_BASES = """
+    UNION SELECT b.base FROM wanted CROSS JOIN blob b ON b.id = wanted.id WHERE b.base IS NOT NULL)
+    SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data
+    FROM wanted CROSS JOIN blob b ON b.id = wanted.id ORDER BY b.id"""
+
+
+def missing_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[int]:
+    rows = db.execute(
+        "SELECT j.value FROM json_each(?) j WHERE NOT EXISTS (SELECT 1 FROM blob b WHERE b.id = j.value)",
+        (json.dumps(list(ids)),),
+    )
+    return [row[0] for row in rows]
+
+
+def find_blob(db: sqlite3.Connection, namespace: int, channel: str, version: Version) -> int | None:
+    row = db.execute(
+        "SELECT id FROM blob WHERE namespace = ? AND channel = ? AND version = ?", (namespace, channel, version)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def insert_blob(db: sqlite3.Connection, namespace: int, new: NewBlob) -> int:
+    return _new_id(
+        db.execute(
+            "INSERT INTO blob (namespace, channel, version, type, codec, base, position, size, checksum, data)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (namespace, *new),
+        )
+    )
+
+
+def repack_blob(db: sqlite3.Connection, blob: int, new: NewBlob) -> None:
+    """The same value, packed otherwise."""
+    db.execute(
+        "UPDATE blob SET codec = ?, base = ?, position = ?, size = ?, checksum = ?, data = ? WHERE id = ?",
+        (new.codec, new.base, new.position, new.size, new.checksum, new.data, blob),
+    )
+
+
+def retire_blob(db: sqlite3.Connection, blob: int) -> None:
+    """No version means this value any more: it goes, or stays as the base of others until they go."""
+    leaned_on = db.execute("SELECT EXISTS (SELECT 1 FROM blob WHERE base = ?)", (blob,)).fetchone()[0]
+    db.execute("UPDATE blob SET version = NULL WHERE id = ?" if leaned_on else "DELETE FROM blob WHERE id = ?", (blob,))
+
+
+def delete_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> None:
+    db.executemany("DELETE FROM blob WHERE id = ?", [(blob,) for blob in ids])
+
+
+def blobs_leaning_on(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[BlobHead]:
+    rows = db.execute(
+        _BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b ON b.base = j.value ORDER BY b.id", (json.dumps(list(ids)),)
+    )
+    return [BlobHead._make(row) for row in rows]
+
+
+def copy_blob(db: sqlite3.Connection, blob: int, target: int, base: int | None) -> int:
+    return _new_id(
+        db.execute(
+            "INSERT INTO blob (namespace, channel, version, type, codec, base, position, size, checksum, key_id, data)"
+            " SELECT ?, channel, version, type, codec, ?, position, size, checksum, key_id, data FROM blob WHERE id = ?",
+            (target, base, blob),
+        )
+    )
+
+
+def bases_of(db: sqlite3.Connection, namespace: int) -> dict[int, int | None]:
+    """Each blob of a namespace with what it was compressed against, bases first."""
+    return dict(db.execute("SELECT id, base FROM blob WHERE namespace = ? ORDER BY id", (namespace,)))
+
+
+# --- writes ---
+
+
+def writes_of(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Sequence[WriteRow]:
+    """In the order in which LangGraph applies them (`writes_sort_key`)."""
+    rows = db.execute(
+        _WRITE + " FROM write w WHERE w.namespace = ? AND w.checkpoint_id = ? ORDER BY w.task_path, w.task_id, w.idx",
+        (namespace, checkpoint_id),
+    )
+    return [WriteRow._make(row) for row in rows]
+
+
+def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> Sequence[WriteRow]:
+    """The writes of (namespace, checkpoint id) pairs, in order within each."""
+    rows = db.execute(
+        _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.namespace = json_extract(j.value, '$[0]')"
+        " AND w.checkpoint_id = json_extract(j.value, '$[1]') ORDER BY w.task_path, w.task_id, w.idx",
+        (json.dumps(list(keys)),),
+    )
+    return [WriteRow._make(row) for row in rows]
+
+
+def writes_to_channels(
+    db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str], channels: Iterable[str]
+) -> Sequence[WriteRow]:
+    rows = db.execute(
+        _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
+        " WHERE w.channel IN (SELECT value FROM json_each(?)) ORDER BY w.task_path, w.task_id, w.idx",
+        (json.dumps(list(checkpoint_ids)), namespace, json.dumps(list(channels))),
+    )
+    return [WriteRow._make(row) for row in rows]
+
+
+def keep_first_write(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: NewWrite) -> None:
+    db.execute("INSERT OR IGNORE" + _INTO_WRITE, (namespace, checkpoint_id, *new))
+
+
+def replace_write(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: NewWrite) -> None:
+    """The new row gets a new id: it counts as written now."""
+    db.execute("INSERT OR REPLACE" + _INTO_WRITE, (namespace, checkpoint_id, *new))
+
+
+_INTO_WRITE = (
+    " INTO write (namespace, checkpoint_id, task_id, idx, task_path, channel, type, codec, size, checksum, data)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def copy_writes(db: sqlite3.Connection, source: int, target: int) -> None:
+    db.execute(
+        "INSERT INTO write (namespace, checkpoint_id, task_id, idx, task_path, channel, type, codec, size, checksum,"
+        " key_id, data) SELECT ?, checkpoint_id, task_id, idx, task_path, channel, type, codec, size, checksum, key_id,"
+        " data FROM write WHERE namespace = ? ORDER BY id",
+        (target, source),
+    )
+
+
+def _new_id(cursor: sqlite3.Cursor) -> int:
+    assert cursor.lastrowid is not None  # an INSERT that did not raise made a row
+    return cursor.lastrowid

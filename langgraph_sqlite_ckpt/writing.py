@@ -1,0 +1,264 @@
+"""`put` and `put_writes` as operations: encoded without any lock, then applied in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.blobs import Chain, Damaged, Key, Limits, Packed, Recent, Value, base_position, checksum_of
+from langgraph_sqlite_ckpt.blobs import pack, pack_against
+from langgraph_sqlite_ckpt.database import Database, Operation, Stale
+from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline
+from langgraph_sqlite_ckpt.errors import EncodeError, Place
+from langgraph_sqlite_ckpt.runs import next_nodes, run_of
+from langgraph_sqlite_ckpt.tables import NewBlob, NewCheckpoint, NewWrite, Version
+
+
+@dataclass(frozen=True)
+class Store:
+    """What every operation needs of its saver."""
+
+    database: Database
+    recent: Recent
+    limits: Limits
+
+
+class Draft(NamedTuple):
+    """A blob that is ready to be stored. `fresh`: it replaces what its version meant; else it only fills a gap."""
+
+    blob: NewBlob
+    raw: bytes
+    fresh: bool
+
+
+@dataclass
+class PutCheckpoint(Operation[None]):
+    """One checkpoint with the values that changed."""
+
+    store: Store
+    serde: SerializerProtocol
+    place: Place
+    parent_id: str | None
+    checkpoint: Checkpoint
+    metadata: Mapping[str, Any]
+    new_versions: ChannelVersions
+    _row: NewCheckpoint = field(init=False)
+    _drafts: Sequence[Draft] = field(init=False)
+    _kept: Mapping[str, Version] = field(init=False)
+    _stored: list[tuple[int, Draft]] = field(init=False)
+
+    # --- before the transaction ---
+
+    def prepare(self) -> None:
+        beside, fresh, unchanged = self._sort()
+        self._kept = dict(self._already_stored(unchanged))
+        gaps = {channel: version for channel, version in unchanged.items() if channel not in self._kept}
+        self._drafts = [*self._draft(fresh, fresh=True), *self._draft(gaps, fresh=False)]
+        self._row = self._encode_row(beside)
+
+    def _sort(self) -> tuple[Mapping[str, Any], dict[str, Version], dict[str, Version]]:
+        """The values by where they go: beside the body, into new blobs, or where they are already."""
+        versions = self.checkpoint["channel_versions"]
+        beside: dict[str, Any] = {}
+        fresh: dict[str, Version] = {}
+        unchanged: dict[str, Version] = {}
+        for channel, value in self.checkpoint["channel_values"].items():
+            version = versions.get(channel)
+            if version is None or is_inline(value):
+                beside[channel] = value
+            elif self.new_versions.get(channel) == version:
+                fresh[channel] = version
+            else:
+                unchanged[channel] = version
+        return beside, fresh, unchanged
+
+    def _already_stored(self, unchanged: Mapping[str, Version]) -> Iterator[tuple[str, Version]]:
+        """The unchanged values that the file holds: by memory where possible, else by a look."""
+        unsure: dict[str, Version] = {}
+        for channel, version in unchanged.items():
+            newest = self.store.recent.newest(self._key(channel))
+            if newest is not None and newest.version == version:
+                yield channel, version
+            else:
+                unsure[channel] = version
+        if unsure:
+            with self.store.database.read() as db:
+                namespace = tables.find_namespace(db, self.place.thread_id, self.place.checkpoint_ns) or 0
+                heads = tables.blobs_named(db, [(namespace, *item) for item in unsure.items()])
+            yield from ((head.channel, unsure[head.channel]) for head in heads)
+
+    def _draft(self, versions: Mapping[str, Version], *, fresh: bool) -> Iterator[Draft]:
+        for channel, version in versions.items():
+            place = self.place._replace(channel=channel)
+            value = self.checkpoint["channel_values"][channel]
+            kind, raw = encode(self.serde, place, value)
+            newest = self.store.recent.newest(self._key(channel))
+            if newest is not None and (newest.version, newest.type, newest.raw) == (version, kind, raw):
+                self._kept = {**self._kept, channel: version}  # put again, as it was
+                continue
+            packed, base, position = self._pack(channel, raw)
+            if len(packed.data) > self.store.limits.value:
+                raise EncodeError(place, value, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
+            yield Draft(
+                NewBlob(channel, version, kind, packed.codec, base, position, *packed[1:3], packed.data), raw, fresh
+            )
+
+    def _pack(self, channel: str, raw: bytes) -> tuple[Packed, int | None, int]:
+        """Against the version that the chain's rule names, or as the first of a new chain."""
+        base = self._base(channel) if len(raw) >= self.store.limits.delta_from else None
+        if base is not None:
+            value, position = base
+            packed = pack_against(raw, value.raw, self.store.limits)
+            if packed is not None:
+                return packed, value.blob, position
+        return pack(raw, self.store.limits), None, 0
+
+    def _base(self, channel: str) -> tuple[Value, int] | None:
+        key, recent = self._key(channel), self.store.recent
+        newest = recent.newest(key)
+        if newest is None and self.parent_id is not None:
+            newest = recall(self.store, key)
+        if newest is None:
+            return None
+        position = newest.position + 1
+        value = recent.at(key, base_position(position))
+        return (value, position) if value is not None else (newest, position)
+
+    def _encode_row(self, beside: Mapping[str, Any]) -> NewCheckpoint:
+        metadata = encode_metadata(self.serde, self.place, self.metadata)
+        body, rest_type, rest = encode_parts(self.serde, self.store.limits, self.place, self.checkpoint, beside)
+        checksum = checksum_of(
+            metadata.text.encode(), metadata.exact or b"", body.data, rest.data if rest is not None else b""
+        )
+        step, source, created_at = self.metadata.get("step"), self.metadata.get("source"), self.checkpoint.get("ts")
+        return NewCheckpoint(
+            checkpoint_id=self.checkpoint["id"],
+            parent_id=self.parent_id,
+            step=step if isinstance(step, (int, float)) and abs(step) < 2**53 else None,
+            source=str(source) if isinstance(source, str) else None,
+            next=next_nodes(self.checkpoint["channel_values"]),
+            created_at=created_at if isinstance(created_at, str) else datetime.now(timezone.utc).isoformat(),
+            metadata=metadata.text,
+            exact_type=metadata.exact_type,
+            exact=metadata.exact,
+            body_codec=body.codec,
+            body_size=body.size,
+            body=body.data,
+            rest_type=rest_type,
+            rest_codec=None if rest is None else rest.codec,
+            rest_size=None if rest is None else rest.size,
+            rest=None if rest is None else rest.data,
+            checksum=checksum,
+        )
+
+    def _key(self, channel: str) -> Key:
+        return self.place.thread_id, self.place.checkpoint_ns, channel
+
+    # --- in the transaction ---
+
+    def apply(self, db: sqlite3.Connection) -> None:
+        thread_id, checkpoint_ns = self.place.thread_id, self.place.checkpoint_ns
+        namespace = tables.intern_namespace(db, thread_id, checkpoint_ns)
+        self._require_what_it_leans_on(db, namespace)
+        self._stored = [
+            (tables.insert_blob(db, namespace, draft.blob), draft)
+            for draft in self._drafts
+            if self._makes_room(db, namespace, draft)
+        ]
+        self._clear_emptied(db, namespace)
+        if tables.find_parent(db, namespace, self._row.checkpoint_id) is not None:
+            tables.replace_checkpoint(db, namespace, self._row)
+        else:
+            run_id = run_of(db, namespace, thread_id, checkpoint_ns, self.metadata, self._row)
+            tables.insert_checkpoint(db, namespace, run_id, self._row)
+
+    def _require_what_it_leans_on(self, db: sqlite3.Connection, namespace: int) -> None:
+        """Somebody may have deleted it since: a thread, pruned by another process in the middle of its run."""
+        kept = [(namespace, *item) for item in self._kept.items()]
+        bases = {draft.blob.base for draft in self._drafts if draft.blob.base is not None}
+        gone = bool(bases) and bool(tables.missing_blobs(db, bases))
+        if gone or (kept and len(tables.blobs_named(db, kept)) < len(kept)):
+            for channel in self.checkpoint["channel_values"]:
+                self.store.recent.forget(self._key(channel))
+            raise Stale
+
+    def _makes_room(self, db: sqlite3.Connection, namespace: int, draft: Draft) -> bool:
+        present = tables.find_blob(db, namespace, draft.blob.channel, draft.blob.version)
+        if present is None:
+            return True
+        if draft.fresh:
+            tables.retire_blob(db, present)
+        return draft.fresh
+
+    def _clear_emptied(self, db: sqlite3.Connection, namespace: int) -> None:
+        """A new version without a blob means no value, or a scalar beside the body."""
+        drafted = {draft.blob.channel for draft in self._drafts}
+        for channel, version in self.new_versions.items():
+            if channel not in drafted and channel not in self._kept:
+                present = tables.find_blob(db, namespace, channel, version)
+                if present is not None:
+                    tables.retire_blob(db, present)
+
+    # --- after it ---
+
+    def committed(self) -> None:
+        for blob, draft in self._stored:
+            value = Value(blob, draft.blob.version, draft.blob.position, draft.blob.type, draft.raw)
+            self.store.recent.remember(self._key(draft.blob.channel), value)
+
+
+@dataclass
+class PutWrites(Operation[None]):
+    """What one task wrote. Special channels replace, ordinary ones keep the first, row by row."""
+
+    store: Store
+    serde: SerializerProtocol
+    place: Place
+    checkpoint_id: str
+    writes: Sequence[tuple[str, Any]]
+    task_id: str
+    task_path: str
+    _rows: Sequence[NewWrite] = field(init=False)
+
+    def prepare(self) -> None:
+        self._rows = [self._encode(idx, channel, value) for idx, (channel, value) in enumerate(self.writes)]
+
+    def _encode(self, idx: int, channel: str, value: Any) -> NewWrite:
+        place = self.place._replace(channel=channel)
+        kind, raw = encode(self.serde, place, value)
+        packed = pack(raw, self.store.limits)
+        if len(packed.data) > self.store.limits.value:
+            raise EncodeError(place, value, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
+        idx = WRITES_IDX_MAP.get(channel, idx)
+        return NewWrite(self.task_id, idx, self.task_path, channel, kind, packed.codec, *packed[1:3], packed.data)
+
+    def apply(self, db: sqlite3.Connection) -> None:
+        namespace = tables.intern_namespace(db, self.place.thread_id, self.place.checkpoint_ns)
+        for row in self._rows:
+            store = tables.replace_write if row.idx < 0 else tables.keep_first_write
+            store(db, namespace, self.checkpoint_id, row)
+
+
+def recall(store: Store, key: Key) -> Value | None:
+    """The newest stored value of a channel with what later versions may lean on, from the file into memory."""
+    thread_id, checkpoint_ns, channel = key
+    with store.database.read() as db:
+        namespace = tables.find_namespace(db, thread_id, checkpoint_ns)
+        head = tables.newest_blob(db, namespace, channel) if namespace is not None else None
+        rows = tables.chain(db, [head.id]) if head is not None else ()
+    if head is None:
+        return None
+    chain = Chain(rows)
+    try:
+        for row in rows:
+            store.recent.remember(key, Value(row.id, row.version, row.position, row.type, chain.raw(row.id)))
+    except Damaged:  # reading that value will say so; new ones start a chain of their own
+        return None
+    return store.recent.newest(key)
