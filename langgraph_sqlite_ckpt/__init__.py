@@ -15,6 +15,8 @@ To read the code, start at the top; imports point down this list only:
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
     database   connections, transactions, group commit, forks
+    operations a write as an object, and its outcome
+    file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: compressed against an earlier version
     tables     every SQL statement

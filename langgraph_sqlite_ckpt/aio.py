@@ -14,10 +14,10 @@ an inbox, and the next hop takes them together.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,7 +33,8 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from langgraph_sqlite_ckpt.database import Database, Operation, Ticket
+from langgraph_sqlite_ckpt.database import Database
+from langgraph_sqlite_ckpt.operations import Operation, Ticket
 
 T = TypeVar("T")
 
@@ -84,7 +85,6 @@ class Courier:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._starting = threading.Lock()
-        self._pid = os.getpid()
         self._reader: Worker | None = None
         self._writer: Worker | None = None
         self._inbox: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
@@ -119,13 +119,11 @@ class Courier:
         awaited = [(operation, future) for operation, future in gathered if not future.cancelled()]
         tickets = self._database.write_all([operation for operation, _ in awaited])
         outcomes: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Ticket[Any]]]] = {}
-        for (_, future), ticket in zip(awaited, tickets):
+        for (_, future), ticket in zip(awaited, tickets, strict=True):
             outcomes.setdefault(future.get_loop(), []).append((future, ticket))
         for loop, of_loop in outcomes.items():
-            try:
+            with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
                 loop.call_soon_threadsafe(_hand_out, of_loop)
-            except RuntimeError:  # the loop was closed: nobody is left to be told
-                pass
 
     def halt(self) -> None:
         with self._starting:

@@ -65,13 +65,13 @@ class Damaged(Exception):
 _LONG_RANGE_FROM = 256 * 1024  # below, zstd's ordinary window finds the earlier version, and faster
 _SAMPLE = 4096
 _SHORTEST_PREFIX = 8  # zstd takes no shorter one
-_SCALE = {CompressionParameter.compression_level: 1, CompressionParameter.checksum_flag: 1}
-_LONG_RANGE = {
+_SCALE: dict[int, int] = {CompressionParameter.compression_level: 1, CompressionParameter.checksum_flag: 1}
+_LONG_RANGE: dict[int, int] = {
     **_SCALE,
     CompressionParameter.window_log: 27,
     CompressionParameter.enable_long_distance_matching: 1,
 }
-_ANY_WINDOW = {DecompressionParameter.window_log_max: 30}
+_ANY_WINDOW: dict[int, int] = {DecompressionParameter.window_log_max: 30}
 
 
 def pack(raw: bytes, limits: Limits) -> Packed:

@@ -21,82 +21,30 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from langgraph_sqlite_ckpt.errors import (
     CheckpointError,
     ClosedError,
-    ForeignFileError,
     InvalidRequest,
-    NewerFileError,
     OpenError,
     ReadOnlyError,
     StorageError,
     is_busy,
     storage_error,
 )
+from langgraph_sqlite_ckpt.file import MEMORY, make_file, open_error, steps_done
+from langgraph_sqlite_ckpt.operations import Operation, Stale, Ticket
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS
 
-MEMORY = ":memory:"
 Synchronous = Literal["full", "normal"]
 T = TypeVar("T")
 
 _IDLE_READERS = 8
 _JOURNAL_SIZE_LIMIT = 16 * 1024 * 1024  # bytes to which the -wal is cut back once its content is in the main file
 _PREPARES = 10
-
-
-class Stale(Exception):
-    """What was prepared no longer fits the file (somebody deleted what it leans on): prepare again."""
-
-
-class Operation(Generic[T]):
-    """A write, in three moments: `prepare` (no lock held), `apply` (in the transaction), `committed` (after it)."""
-
-    def prepare(self) -> None:
-        """Encode. Called again if `apply` raised `Stale`."""
-
-    def apply(self, db: sqlite3.Connection) -> T:
-        raise NotImplementedError
-
-    def committed(self) -> None:
-        """It is on disk."""
-
-
-class Statement(Operation[T]):
-    """A write that needs no preparation."""
-
-    def __init__(self, apply: Callable[[sqlite3.Connection], T]) -> None:
-        self._apply = apply
-
-    def apply(self, db: sqlite3.Connection) -> T:
-        return self._apply(db)
-
-
-class Ticket(Generic[T]):
-    """An operation in the queue, then its outcome."""
-
-    def __init__(self, operation: Operation[T]) -> None:
-        self.operation = operation
-        self.done = False
-        self.error: BaseException | None = None
-        self._value: list[T] = []
-
-    def attempt(self, db: sqlite3.Connection) -> None:
-        self._value = [self.operation.apply(db)]
-
-    def settle(self, error: BaseException | None = None) -> None:
-        self.error = self.error or error
-        self.done = True
-        if self.error is None:
-            self.operation.committed()
-
-    def result(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self._value[0]
 
 
 class Database:
@@ -123,20 +71,20 @@ class Database:
     def _open(self) -> None:
         """Check the file, and build or migrate it where that is needed; an up-to-date file is not written to."""
         if self.path != MEMORY and not self.read_only:
-            _make_file(self.path)
+            make_file(self.path)
         db = self._connect()
         try:
             self._check(db)
         except sqlite3.Error as error:
             db.close()
-            raise _open_error(self.path, error) from error
+            raise open_error(self.path, error) from error
         except BaseException:
             db.close()
             raise
         self._keep(db)
 
     def _check(self, db: sqlite3.Connection) -> None:
-        if _steps_done(db, self.path) < len(STEPS):
+        if steps_done(db, self.path) < len(STEPS):
             if self.read_only:
                 raise OpenError(f"{self.path}: built by an older release; open it once without read_only to migrate it")
             self._build(db)
@@ -148,7 +96,7 @@ class Database:
         self._use_wal(db)
         db.execute("BEGIN IMMEDIATE")
         with _whole(db):
-            for number in range(_steps_done(db, self.path), len(STEPS)):  # again: another process may have been first
+            for number in range(steps_done(db, self.path), len(STEPS)):  # again: another process may have been first
                 for statement in STEPS[number].split(";\n"):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {number + 1}")
@@ -179,7 +127,7 @@ class Database:
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
             db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_SIZE_LIMIT}")
         except sqlite3.Error as error:
-            raise _open_error(self.path, error) from error
+            raise open_error(self.path, error) from error
         return db
 
     def _uri(self) -> str:
@@ -273,7 +221,8 @@ class Database:
     def write(self, operation: Operation[T]) -> T:
         """Run it, whole or not at all; when this returns, it is on disk."""
         [ticket] = self.write_all([operation])
-        return ticket.result()
+        value: T = ticket.result()
+        return value
 
     def write_all(self, operations: Sequence[Operation[Any]]) -> Sequence[Ticket[Any]]:
         """Run them; each ticket has its own outcome. An interrupt (Ctrl-C) raises, and undoes what is not committed."""
@@ -313,10 +262,8 @@ class Database:
     def _leave(self, tickets: Sequence[Ticket[Any]]) -> None:
         """Whoever raises out of here must not have its operations run by others later."""
         for ticket in tickets:
-            try:
+            with suppress(ValueError):  # it ran, or was taken out already
                 self._queue.remove(ticket)
-            except ValueError:  # it ran, or was taken out already
-                pass
 
     def _run_queue(self, own: Sequence[Ticket[Any]]) -> None:
         """All that is queued, in one transaction. The lock is held."""
@@ -444,9 +391,7 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 @contextmanager
@@ -464,77 +409,3 @@ def _whole(db: sqlite3.Connection) -> Iterator[None]:
 def _roll_back(db: sqlite3.Connection) -> None:
     if db.in_transaction:
         db.execute("ROLLBACK")
-
-
-# --- the file ---
-
-
-def _make_file(path: str) -> None:
-    """The file with its folders, if it is not there: only its owner can read it. SQLite's sidecars follow its mode."""
-    try:
-        Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise OpenError(f"{path}: cannot be made: {error.strerror or error}") from error
-    if Path(path).is_dir():
-        raise OpenError(f"{path}: is a folder; name a file in it, for example {path.rstrip('/')}/agent.db")
-
-
-def _steps_done(db: sqlite3.Connection, path: str) -> int:
-    application, done = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-    tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if application == APPLICATION_ID:
-        if done > len(STEPS):
-            raise NewerFileError(f"{path}: format {done}, this release knows up to {len(STEPS)}; upgrade the package")
-        return int(done)
-    if not tables and application == 0:
-        return 0
-    if {"checkpoints", "writes"} <= tables:
-        raise ForeignFileError(
-            f"{path}: a file of langgraph-checkpoint-sqlite, left as it is. Name a new file here; threads move with "
-            "that package's saver as source: read its list(None) oldest first and put what it gives"
-        )
-    raise ForeignFileError(f"{path}: somebody else's SQLite file, left as it is. Name another one")
-
-
-def _open_error(path: str, error: sqlite3.Error) -> Exception:
-    """Why SQLite could not open it, from what can be seen of the path."""
-    target = Path(path)
-    if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-        return ForeignFileError(f"{path}: not an SQLite file ({error}), left as it is. Name another one")
-    if not target.exists():
-        return OpenError(f"{path}: there is no such file")
-    if not os.access(target, os.R_OK):
-        return OpenError(f"{path}: this user may not read it")
-    if not os.access(target, os.W_OK) or not os.access(target.absolute().parent, os.W_OK):
-        return OpenError(f"{path}: the file or its folder is not writable; read_only=True opens it for reading")
-    return storage_error(path, error)
-
-
-def describe_misplaced(path: object) -> str | None:
-    """What to write instead of something that is not a path, if it can be told."""
-    if isinstance(path, sqlite3.Connection) or "Connection" in type(path).__name__ or "Engine" in type(path).__name__:
-        return f'a path is needed, not a {type(path).__name__}: SqliteSaver("agent.db")'
-    return None
-
-
-def normalise_path(path: Any) -> str:
-    """A path as text: `~` expanded, URLs and connections refused with the line to write instead."""
-    hint = describe_misplaced(path)
-    if hint is not None:
-        raise InvalidRequest(hint)
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidRequest(f"a path is needed, not {type(path).__name__}: SqliteSaver(\"agent.db\")")
-    text = os.fsdecode(path)
-    if not text or "\0" in text:
-        raise InvalidRequest(f"not a path: {text!r}")
-    scheme = text.split(":", 1)[0].lower() if ":" in text else ""
-    if scheme.startswith(("postgres", "mysql", "redis", "mongodb")):
-        raise InvalidRequest(f"{text!r} is another database's address; this saver keeps one SQLite file")
-    if scheme in ("file", "sqlite") or scheme.startswith("sqlite+"):
-        plain = text.split("?", 1)[0].split(":", 1)[1]
-        plain = plain[3:] if plain.startswith("///") else plain
-        raise InvalidRequest(f'a plain path is needed, not a URL: SqliteSaver("{plain or "agent.db"}")')
-    return text if text == MEMORY else os.path.expanduser(text)

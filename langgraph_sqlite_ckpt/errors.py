@@ -112,10 +112,15 @@ _BUSY, _LOCKED, _READONLY, _FULL = 5, 6, 8, 13
 _KINDS: dict[int, tuple[type[StorageError], str]] = {
     _BUSY: (
         BusyError,
-        "another connection (a backup, a VACUUM, a database browser, another process) kept the write lock for longer "
-        "than busy_timeout: end it, or pass a larger busy_timeout=",
+        (
+            "another connection (a backup, a VACUUM, a database browser, another process) kept the write lock for longer "
+            "than busy_timeout: end it, or pass a larger busy_timeout="
+        ),
     ),
-    _READONLY: (ReadOnlyError, "the file or its folder is read-only: fix its permissions, or open it with read_only=True"),
+    _READONLY: (
+        ReadOnlyError,
+        "the file or its folder is read-only: fix its permissions, or open it with read_only=True",
+    ),
     _FULL: (DiskFullError, "no space left for it (disk, quota or file-size limit): free some and resume the thread"),
 }
 _KINDS[_LOCKED] = _KINDS[_BUSY]

@@ -58,9 +58,7 @@ def walk(db: sqlite3.Connection, namespace: int, checkpoint_id: str, channels: S
     return walked
 
 
-def _visit(
-    walked: Walk, remaining: set[str], body: Body, stored: Mapping[tuple[str, Version | None], BlobHead]
-) -> None:
+def _visit(walked: Walk, remaining: set[str], body: Body, stored: Mapping[tuple[str, Version | None], BlobHead]) -> None:
     inline = set(body.inline)
     for channel in tuple(remaining):
         walked.lines[channel].append(body.row.checkpoint_id)

@@ -93,7 +93,7 @@ def _page(database: Database, where: Where, last: int | None, limit: int) -> Pag
 
 def _chosen(database: Database, matching: Iterator[int], limit: int) -> Page | None:
     """The next checkpoints that passed the filter; one deleted in between is simply not there any more."""
-    seqs = [seq for _, seq in zip(range(limit), matching)]
+    seqs = [seq for _, seq in zip(range(limit), matching, strict=False)]
     if not seqs:
         return None
     chosen = Where().also("c.seq IN (SELECT value FROM json_each(?))", json.dumps(seqs))
@@ -101,9 +101,7 @@ def _chosen(database: Database, matching: Iterator[int], limit: int) -> Page | N
         return fetch_page(db, tables.select_checkpoints(db, chosen.sql, chosen.parameters, limit))
 
 
-def _matching(
-    database: Database, serde: SerializerProtocol, wanted: Mapping[str, Any], where: Where
-) -> Iterator[int]:
+def _matching(database: Database, serde: SerializerProtocol, wanted: Mapping[str, Any], where: Where) -> Iterator[int]:
     """Looks through the metadata alone, a page at a time."""
     size, last = 64, None
     while True:

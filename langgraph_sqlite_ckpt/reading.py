@@ -81,11 +81,7 @@ def fetch_one(
     namespace = tables.find_namespace(db, thread_id, checkpoint_ns)
     if namespace is None:
         return None
-    row = (
-        tables.find_checkpoint(db, namespace, checkpoint_id)
-        if checkpoint_id
-        else tables.latest_checkpoint(db, namespace)
-    )
+    row = tables.find_checkpoint(db, namespace, checkpoint_id) if checkpoint_id else tables.latest_checkpoint(db, namespace)
     if row is None:
         return None
     body = body_or_damage(row)
@@ -140,7 +136,7 @@ def fetch_page(db: sqlite3.Connection, rows: Sequence[CheckpointRow]) -> Page:
     by_name = {(blob.namespace, blob.channel, blob.version): blob for blob in blobs}
     fetched = [
         Fetched(row, body, _named(body, by_name), writes.get((row.namespace, row.checkpoint_id), ()))
-        for row, body in zip(rows, bodies)
+        for row, body in zip(rows, bodies, strict=True)
     ]
     return Page(fetched, Chain(blobs))
 

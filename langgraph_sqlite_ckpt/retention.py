@@ -119,19 +119,15 @@ def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
 # --- blobs ---
 
 
-def _drop_unmeant_blobs(
-    db: sqlite3.Connection, limits: Limits, namespace: int, kept: Iterable[CheckpointRow]
-) -> None:
+def _drop_unmeant_blobs(db: sqlite3.Connection, limits: Limits, namespace: int, kept: Iterable[CheckpointRow]) -> None:
     meant = {name for row in kept for name in Body.of(row).names}
     blobs = tables.blobs_of(db, namespace)
     gone = {blob.id for blob in blobs if (namespace, blob.channel, blob.version) not in meant}
-    _repack_leaning_on(db, limits, namespace, gone, [blob for blob in blobs if blob.id not in gone])
+    _repack_leaning_on(db, limits, gone, [blob for blob in blobs if blob.id not in gone])
     tables.delete_blobs(db, gone)
 
 
-def _repack_leaning_on(
-    db: sqlite3.Connection, limits: Limits, namespace: int, gone: Collection[int], kept: Sequence[BlobHead]
-) -> None:
+def _repack_leaning_on(db: sqlite3.Connection, limits: Limits, gone: Collection[int], kept: Sequence[BlobHead]) -> None:
     """The oldest of those whose base goes is stored whole; the others of its channel lean on it from now on."""
     leaning = {blob.id for blob in tables.blobs_leaning_on(db, gone)} - set(gone)
     oldest: dict[str, tuple[int, bytes]] = {}

@@ -23,8 +23,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph_sqlite_ckpt import history, listing, retention
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
-from langgraph_sqlite_ckpt.database import Database, Operation, Statement, Synchronous, normalise_path
+from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
+from langgraph_sqlite_ckpt.file import normalise_path
+from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
@@ -234,7 +236,7 @@ class SqliteSaver(AsyncContract):
         """
         self._shared.database.write(self._prune(thread_ids, strategy))
 
-    def get_next_version(self, current: str | None, channel: None) -> str:
+    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  # LangGraph still passes it
         """The official savers' format: ordered as text, unique across forks, at home in PostgresSaver too."""
         counter = current if isinstance(current, (int, float)) else int(current.split(".")[0]) if current else 0
         return f"{int(counter) + 1:032}.{random.random():016}"
@@ -242,7 +244,11 @@ class SqliteSaver(AsyncContract):
     # --- calls as operations: arguments checked, no file touched ---
 
     def _put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
     ) -> tuple[Operation[None], RunnableConfig]:
         place, parent_id = _address(config)
         checkpoint_id = _text("checkpoint id", checkpoint["id"])

@@ -14,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from collections.abc import Callable, Collection, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from inspect import isclass
 from typing import Any, Union
@@ -39,14 +40,20 @@ class SafeSerializer(JsonPlusSerializer):
     Writes exactly what `JsonPlusSerializer` writes, so files move between savers. Thread-safe.
     """
 
-    def __init__(self, allowed_types: Iterable[AllowedType] = ()) -> None:
+    def __init__(self, allowed_types: Iterable[AllowedType | tuple[str, ...]] = ()) -> None:
         self._allowed = frozenset(_type_key(allowed) for allowed in allowed_types)
         super().__init__(allowed_msgpack_modules=None, __unpack_ext_hook__=self._rebuild)
 
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        try:
+            return super().loads_typed(data)
+        except ValueError as error:  # ormsgpack's own, around what went wrong inside
+            raise _innermost(error) from error
+
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> SafeSerializer:
         """A serializer that allows these too; itself where there is nothing new."""
-        extra = {_type_key(allowed) for allowed in extra_allowlist}
-        return self if extra <= self._allowed else SafeSerializer(self._allowed | extra)
+        extra = frozenset(_type_key(allowed) for allowed in extra_allowlist)
+        return self if extra <= self._allowed else SafeSerializer([*self._allowed, *extra])
 
     def _rebuild(self, code: int, data: bytes) -> Any:
         build = _BUILDERS.get(code)
@@ -69,8 +76,15 @@ class SafeSerializer(JsonPlusSerializer):
         return found
 
 
-def _type_key(allowed: tuple[str, ...] | type) -> tuple[str, ...]:
-    return (allowed.__module__, allowed.__name__) if isclass(allowed) else tuple(allowed)
+def _type_key(allowed: AllowedType | tuple[str, ...]) -> tuple[str, ...]:
+    return (allowed.__module__, allowed.__name__) if isinstance(allowed, type) else tuple(allowed)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause if isinstance(cause, Unbuildable) else error
 
 
 def _lookup(load: Callable[[str], Any], module: str, name: str) -> Any:
@@ -85,11 +99,37 @@ def _lookup(load: Callable[[str], Any], module: str, name: str) -> Any:
         )
     found = getattr(home, name, None)
     if found is None:
+        found = _made_in_a_function(module, name)
+    if found is None:
         raise Unbuildable(
-            f"type {module}.{name} no longer exists (renamed, moved, or made inside a function): "
+            f"type {module}.{name} no longer exists (renamed or moved, or made inside a function that has not run): "
             f"put it back under that name, at least as an alias"
         )
     return found
+
+
+_LOCAL: weakref.WeakValueDictionary[tuple[str, str], type] = weakref.WeakValueDictionary()
+
+
+def _made_in_a_function(module: str, name: str) -> type | None:
+    """The newest living class of that name that a function of the module made, as notebooks and tests do."""
+    if (module, name) not in _LOCAL:
+        for living in _living(object):
+            if living.__name__ == name and living.__module__ == module and "<locals>" in living.__qualname__:
+                _LOCAL[module, name] = living
+    return _LOCAL.get((module, name))
+
+
+def _living(base: type) -> Iterator[type]:
+    """Every class below `base`, each base's in the order in which they were made."""
+    seen: set[type] = {type}
+    stack = [base]
+    while stack:
+        for found in type.__subclasses__(stack.pop()):
+            if found not in seen:
+                seen.add(found)
+                stack.append(found)
+                yield found
 
 
 def _is_data_class(found: Any) -> bool:
@@ -188,8 +228,3 @@ _BUILDERS: dict[int, Callable[[SafeSerializer, Any], Any]] = {
     jsonplus.EXT_NUMPY_ARRAY: _from_array,
     jsonplus.EXT_DELTA_SNAPSHOT: lambda _serde, value: _DeltaSnapshot(value),
 }
-
-
-def derived(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:
-    """`serde` with these types allowed too, where it is one of ours; else as it is."""
-    return serde.with_msgpack_allowlist(extra) if isinstance(serde, SafeSerializer) else serde

@@ -157,9 +157,7 @@ def intern_namespace(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str)
     found = find_namespace(db, thread_id, checkpoint_ns)
     if found is not None:
         return found
-    return _new_id(
-        db.execute("INSERT INTO namespace (thread_id, checkpoint_ns) VALUES (?, ?)", (thread_id, checkpoint_ns))
-    )
+    return _new_id(db.execute("INSERT INTO namespace (thread_id, checkpoint_ns) VALUES (?, ?)", (thread_id, checkpoint_ns)))
 
 
 def namespaces_of(db: sqlite3.Connection, thread_id: str) -> Sequence[tuple[int, str]]:
@@ -202,9 +200,7 @@ def latest_checkpoint(db: sqlite3.Connection, namespace: int) -> CheckpointRow |
 
 
 def find_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> CheckpointRow | None:
-    row = db.execute(
-        _CHECKPOINT + "WHERE c.namespace = ? AND c.checkpoint_id = ?", (namespace, checkpoint_id)
-    ).fetchone()
+    row = db.execute(_CHECKPOINT + "WHERE c.namespace = ? AND c.checkpoint_id = ?", (namespace, checkpoint_id)).fetchone()
     return CheckpointRow._make(row) if row else None
 
 
@@ -216,9 +212,7 @@ def select_checkpoints(
     return [CheckpointRow._make(row) for row in rows]
 
 
-def select_metadata(
-    db: sqlite3.Connection, where: str, parameters: Sequence[object], limit: int
-) -> Sequence[MetadataRow]:
+def select_metadata(db: sqlite3.Connection, where: str, parameters: Sequence[object], limit: int) -> Sequence[MetadataRow]:
     """Like `select_checkpoints`, of the metadata alone: to look through many rows and load few."""
     rows = db.execute(
         "SELECT c.seq, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.metadata, c.exact_type, c.exact"
@@ -263,9 +257,7 @@ def find_parent(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> P
 
 
 def latest_run(db: sqlite3.Connection, namespace: int) -> str | None:
-    row = db.execute(
-        "SELECT run_id FROM checkpoint WHERE namespace = ? ORDER BY seq DESC LIMIT 1", (namespace,)
-    ).fetchone()
+    row = db.execute("SELECT run_id FROM checkpoint WHERE namespace = ? ORDER BY seq DESC LIMIT 1", (namespace,)).fetchone()
     return row[0] if row else None
 
 
@@ -332,9 +324,7 @@ def copy_checkpoints(db: sqlite3.Connection, source: int, target: int) -> None:
 
 def blobs_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]]) -> Sequence[BlobHead]:
     """The blobs that (namespace, channel, version) triples name; no bytes are read."""
-    rows = db.execute(
-        _BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b" + _NAMED, (json.dumps(list(names)),)
-    )
+    rows = db.execute(_BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b" + _NAMED, (json.dumps(list(names)),))
     return [BlobHead._make(row) for row in rows]
 
 
@@ -432,7 +422,8 @@ def delete_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> None:
 
 def blobs_leaning_on(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[BlobHead]:
     rows = db.execute(
-        _BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b ON b.base = j.value ORDER BY b.id", (json.dumps(list(ids)),)
+        _BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b ON b.base = j.value ORDER BY b.id",
+        (json.dumps(list(ids)),),
     )
     return [BlobHead._make(row) for row in rows]
 

@@ -12,11 +12,23 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoin
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import tables
-from langgraph_sqlite_ckpt.blobs import Chain, Damaged, Key, Limits, Packed, Recent, Value, base_position, checksum_of
-from langgraph_sqlite_ckpt.blobs import pack, pack_against
-from langgraph_sqlite_ckpt.database import Database, Operation, Stale
+from langgraph_sqlite_ckpt.blobs import (
+    Chain,
+    Damaged,
+    Key,
+    Limits,
+    Packed,
+    Recent,
+    Value,
+    base_position,
+    checksum_of,
+    pack,
+    pack_against,
+)
+from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline
 from langgraph_sqlite_ckpt.errors import EncodeError, Place
+from langgraph_sqlite_ckpt.operations import Operation, Stale
 from langgraph_sqlite_ckpt.runs import next_nodes, run_of
 from langgraph_sqlite_ckpt.tables import NewBlob, NewCheckpoint, NewWrite, Version
 

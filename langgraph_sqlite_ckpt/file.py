@@ -1,0 +1,84 @@
+"""The file itself: its path, its marks, and why it cannot be opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from langgraph_sqlite_ckpt.errors import ForeignFileError, InvalidRequest, NewerFileError, OpenError, storage_error
+from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS
+
+MEMORY = ":memory:"
+
+
+def make_file(path: str) -> None:
+    """The file with its folders, if it is not there: only its owner can read it. SQLite's sidecars follow its mode."""
+    try:
+        Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise OpenError(f"{path}: cannot be made: {error.strerror or error}") from error
+    if Path(path).is_dir():
+        raise OpenError(f"{path}: is a folder; name a file in it, for example {path.rstrip('/')}/agent.db")
+
+
+def steps_done(db: sqlite3.Connection, path: str) -> int:
+    application, done = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if application == APPLICATION_ID:
+        if done > len(STEPS):
+            raise NewerFileError(f"{path}: format {done}, this release knows up to {len(STEPS)}; upgrade the package")
+        return int(done)
+    if not tables and application == 0:
+        return 0
+    if {"checkpoints", "writes"} <= tables:
+        raise ForeignFileError(
+            f"{path}: a file of langgraph-checkpoint-sqlite, left as it is. Name a new file here; threads move with "
+            "that package's saver as source: read its list(None) oldest first and put what it gives"
+        )
+    raise ForeignFileError(f"{path}: somebody else's SQLite file, left as it is. Name another one")
+
+
+def open_error(path: str, error: sqlite3.Error) -> Exception:
+    """Why SQLite could not open it, from what can be seen of the path."""
+    target = Path(path)
+    if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+        return ForeignFileError(f"{path}: not an SQLite file ({error}), left as it is. Name another one")
+    if not target.exists():
+        return OpenError(f"{path}: there is no such file")
+    if not os.access(target, os.R_OK):
+        return OpenError(f"{path}: this user may not read it")
+    if not os.access(target, os.W_OK) or not os.access(target.absolute().parent, os.W_OK):
+        return OpenError(f"{path}: the file or its folder is not writable; read_only=True opens it for reading")
+    return storage_error(path, error)
+
+
+def _what_to_write(path: object) -> str | None:
+    """What to write instead of something that is not a path, if it can be told."""
+    if isinstance(path, sqlite3.Connection) or "Connection" in type(path).__name__ or "Engine" in type(path).__name__:
+        return f'a path is needed, not a {type(path).__name__}: SqliteSaver("agent.db")'
+    return None
+
+
+def normalise_path(path: Any) -> str:
+    """A path as text: `~` expanded, URLs and connections refused with the line to write instead."""
+    hint = _what_to_write(path)
+    if hint is not None:
+        raise InvalidRequest(hint)
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidRequest(f'a path is needed, not {type(path).__name__}: SqliteSaver("agent.db")')
+    text = os.fsdecode(path)
+    if not text or "\0" in text:
+        raise InvalidRequest(f"not a path: {text!r}")
+    scheme = text.split(":", 1)[0].lower() if ":" in text else ""
+    if scheme.startswith(("postgres", "mysql", "redis", "mongodb")):
+        raise InvalidRequest(f"{text!r} is another database's address; this saver keeps one SQLite file")
+    if scheme in ("file", "sqlite") or scheme.startswith("sqlite+"):
+        plain = text.split("?", 1)[0].split(":", 1)[1]
+        plain = plain.removeprefix("///")
+        raise InvalidRequest(f'a plain path is needed, not a URL: SqliteSaver("{plain or "agent.db"}")')
+    return text if text == MEMORY else str(Path(text).expanduser())
