@@ -18,7 +18,9 @@ To read the code, start at the top; imports point down this list only:
     operations a write as an object, and its outcome
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
-    blobs      a value as bytes: compressed against an earlier version
+    blobs      a value as bytes: against an earlier version of itself
+    splice     two versions that differ in one place
+    zstandard  zstd, in the two calls that we need
     tables     every SQL statement
     serde      safe decoding
     errors     every error, drawn once

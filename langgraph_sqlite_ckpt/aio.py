@@ -3,7 +3,7 @@
 Why whole: one hop costs 80 microseconds, and an operation that is cancelled between two awaits leaves a transaction open.
 What crosses here runs to its end, or not at all. Nothing of asyncio is stored, so one saver serves any number of loops.
 
-The threads are aiosqlite's (its queue, its futures), one for reads and one for writes, so that a read never waits for a
+The threads are aiosqlite's, one for reads and one for writes, so that a read never waits for a
 fsync. They are started when first needed and never keep the process alive. The connections stay `database.py`'s: rejected
 was to let aiosqlite own one, which sync calls, `close()` and forks would then have to share with it.
 
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import aiosqlite
 import aiosqlite.core
@@ -40,22 +40,16 @@ T = TypeVar("T")
 
 
 class Worker(aiosqlite.Connection):
-    """aiosqlite's thread, without a connection of its own: the one place that touches aiosqlite."""
+    """aiosqlite's thread and queue, without a connection of its own: the one place that touches aiosqlite."""
 
     def __init__(self) -> None:
         super().__init__(_no_connection, iter_chunk_size=64)
         self._thread.daemon = True
         self._thread.start()
 
-    async def run(self, work: Callable[[], T]) -> T:
-        future = asyncio.get_running_loop().create_future()
-        self._tx.put_nowait((future, work))
-        result: T = await future
-        return result
-
     def post(self, work: Callable[[], object]) -> None:
         """Without waiting; `work` reports for itself."""
-        self._tx.put_nowait((_NOBODY, work))
+        self._tx.put_nowait((_NOBODY, _Once(work)))
 
     def halt(self) -> None:
         """End the thread after what is queued, with or without an event loop."""
@@ -66,8 +60,18 @@ def _no_connection() -> Any:
     raise NotImplementedError("connections belong to database.py")
 
 
+class _Once:
+    """Work that lets go of all it holds when it has run: an idle thread keeps no saver, and no state, alive."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = [work]
+
+    def __call__(self) -> None:
+        self._work.pop()()
+
+
 class _Nobody:
-    """Stands where aiosqlite expects a future, when nobody awaits one."""
+    """Stands where aiosqlite expects a future; outcomes go back in another way."""
 
     def get_loop(self) -> _Nobody:
         return self
@@ -77,6 +81,14 @@ class _Nobody:
 
 
 _NOBODY: Any = _Nobody()
+
+
+class Outcome(NamedTuple):
+    """What a future is to become."""
+
+    future: asyncio.Future[Any]
+    value: Any = None
+    error: BaseException | None = None
 
 
 class Courier:
@@ -91,39 +103,37 @@ class Courier:
         self._posted = False
 
     async def read(self, work: Callable[[], T]) -> T:
-        if self._reader is None:
-            self._start()
-        assert self._reader is not None
-        return await self._reader.run(work)
+        reader = self._reader or self._start()[0]
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        reader.post(partial(_read, work, future))
+        return await future
 
     async def write(self, operation: Operation[T]) -> T:
-        if self._writer is None:
-            self._start()
-        assert self._writer is not None
+        writer = self._writer or self._start()[1]
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._inbox.append((operation, future))
         if not self._posted:
             self._posted = True
-            self._writer.post(self._deliver)
+            writer.post(self._deliver)
         return await future
 
-    def _start(self) -> None:
+    def _start(self) -> tuple[Worker, Worker]:
         with self._starting:
             self._reader = self._reader or Worker()
             self._writer = self._writer or Worker()
+            return self._reader, self._writer
 
     def _deliver(self) -> None:
         """On the writer's thread: all that has gathered, in one transaction. What was cancelled already is left out."""
         self._posted = False  # first: who comes from now on posts again
         gathered = [self._inbox.popleft() for _ in range(len(self._inbox))]
         awaited = [(operation, future) for operation, future in gathered if not future.cancelled()]
-        tickets = self._database.write_all([operation for operation, _ in awaited])
-        outcomes: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Ticket[Any]]]] = {}
-        for (_, future), ticket in zip(awaited, tickets, strict=True):
-            outcomes.setdefault(future.get_loop(), []).append((future, ticket))
-        for loop, of_loop in outcomes.items():
-            with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
-                loop.call_soon_threadsafe(_hand_out, of_loop)
+        try:
+            tickets = self._database.write_all([operation for operation, _ in awaited])
+        except BaseException as error:
+            _report([Outcome(future, error=error) for _, future in awaited])
+            raise
+        _report([_outcome(future, ticket) for (_, future), ticket in zip(awaited, tickets, strict=True)])
 
     def halt(self) -> None:
         with self._starting:
@@ -133,14 +143,38 @@ class Courier:
             self._reader = self._writer = None
 
 
-def _hand_out(outcomes: Sequence[tuple[asyncio.Future[Any], Ticket[Any]]]) -> None:
-    for future, ticket in outcomes:
+def _read(work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+    if future.cancelled():
+        return
+    try:
+        outcome = Outcome(future, work())
+    except BaseException as error:
+        outcome = Outcome(future, error=error)
+    _report([outcome])
+
+
+def _outcome(future: asyncio.Future[Any], ticket: Ticket[Any]) -> Outcome:
+    return Outcome(future, error=ticket.error) if ticket.error is not None else Outcome(future, ticket.result())
+
+
+def _report(outcomes: Sequence[Outcome]) -> None:
+    """To each event loop in one call."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_loop.setdefault(outcome.future.get_loop(), []).append(outcome)
+    for loop, of_loop in by_loop.items():
+        with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
+            loop.call_soon_threadsafe(_hand_out, of_loop)
+
+
+def _hand_out(outcomes: Sequence[Outcome]) -> None:
+    for future, value, error in outcomes:
         if future.done():  # cancelled meanwhile
             continue
-        if ticket.error is not None:
-            future.set_exception(ticket.error)
+        if error is not None:
+            future.set_exception(error)
         else:
-            future.set_result(ticket.result())
+            future.set_result(value)
 
 
 class AsyncContract(BaseCheckpointSaver[str]):

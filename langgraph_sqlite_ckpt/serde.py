@@ -125,6 +125,7 @@ def _living(base: type) -> Iterator[type]:
     seen: set[type] = {type}
     stack = [base]
     while stack:
+        found: type
         for found in type.__subclasses__(stack.pop()):
             if found not in seen:
                 seen.add(found)
