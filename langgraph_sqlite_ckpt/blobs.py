@@ -41,7 +41,7 @@ class Codec(IntEnum):
 class Limits:
     """Where packing changes its mind, in bytes. Tests make them tiny, so that every case happens all the time."""
 
-    compress_from: int = 256
+    compress_from: int = 512
     delta_from: int = 256
     cache: int = 64 * 1024 * 1024
     value: int = 900_000_000  # SQLite's own default limit for a row is 1,000,000,000
@@ -92,7 +92,7 @@ def unpack(codec: int, size: int, data: bytes, base: bytes | None = None) -> byt
     """
     try:
         raw = _unpack(codec, size, data, base)
-    except (ZstdError, ValueError) as error:
+    except (ZstdError, ValueError, TypeError, OverflowError) as error:
         raise Damaged(str(error)) from error
     if len(raw) != size:
         raise Damaged(f"{len(raw)} bytes where {size} were stored")
@@ -117,7 +117,7 @@ def _unpack(codec: int, size: int, data: bytes, base: bytes | None) -> bytes:
 
 def require_checksum(checksum: int, *stored: bytes) -> None:
     """Of the bytes as they are stored: small even where the value is large."""
-    if checksum != checksum_of(*stored):
+    if not all(isinstance(data, bytes) for data in stored) or checksum != checksum_of(*stored):
         raise Damaged("its checksum does not match")
 
 

@@ -37,13 +37,16 @@ from langgraph_sqlite_ckpt.errors import (
 )
 from langgraph_sqlite_ckpt.file import MEMORY, make_file, open_error, steps_done
 from langgraph_sqlite_ckpt.operations import Operation, Stale, Ticket
-from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS
+from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS, statements
 
 Synchronous = Literal["full", "normal"]
 T = TypeVar("T")
 
 _IDLE_READERS = 8
 _JOURNAL_SIZE_LIMIT = 16 * 1024 * 1024  # bytes to which the -wal is cut back once its content is in the main file
+_WAL_PAGES = (
+    4000  # of 4 kB, after which the -wal is copied into the main file: rarer than SQLite's 1,000, as that costs a wait
+)
 _PREPARES = 10
 
 
@@ -64,7 +67,7 @@ class Database:
         self._borrowed = 0
         self.renew: Callable[[], None] = lambda: None  # called in a forked child, whose threads are gone
         self._open()
-        _OPEN.add(self)
+        _FORKS.add(self)
 
     # --- opening and closing ---
 
@@ -97,7 +100,7 @@ class Database:
         db.execute("BEGIN IMMEDIATE")
         with _whole(db):
             for number in range(steps_done(db, self.path), len(STEPS)):  # again: another process may have been first
-                for statement in STEPS[number].split(";\n"):
+                for statement in statements(STEPS[number]):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {number + 1}")
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -124,8 +127,10 @@ class Database:
                 cached_statements=256,
                 uri=self.path != MEMORY,
             )
+            db.text_factory = _text  # one damaged byte must not keep a whole page of rows from being read
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
             db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_SIZE_LIMIT}")
+            db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
         except sqlite3.Error as error:
             raise open_error(self.path, error) from error
         return db
@@ -370,28 +375,40 @@ class Database:
         self.renew()
 
 
-_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
-_FORKING: list[Database] = []
+class _Forks:
+    """Every open database, and one fork at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._open: weakref.WeakSet[Database] = weakref.WeakSet()
+        self._forking: list[Database] = []
+
+    def add(self, database: Database) -> None:
+        with self._lock:
+            self._open.add(database)
+
+    def before(self) -> None:
+        self._lock.acquire()
+        self._forking = list(self._open)
+        for database in self._forking:
+            database._before_fork()
+
+    def after_in_parent(self) -> None:
+        for database in self._forking:
+            database._after_fork_in_parent()
+        self._lock.release()
+
+    def after_in_child(self) -> None:
+        self._lock = threading.RLock()
+        for database in self._forking:
+            database._after_fork_in_child()
 
 
-def _before_fork() -> None:
-    _FORKING[:] = list(_OPEN)
-    for database in _FORKING:
-        database._before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    while _FORKING:
-        _FORKING.pop()._after_fork_in_parent()
-
-
-def _after_fork_in_child() -> None:
-    while _FORKING:
-        _FORKING.pop()._after_fork_in_child()
+_FORKS = _Forks()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.after_in_parent, after_in_child=_FORKS.after_in_child)
 
 
 @contextmanager
@@ -404,6 +421,10 @@ def _whole(db: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         _roll_back(db)
         raise
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
 
 
 def _roll_back(db: sqlite3.Connection) -> None:

@@ -78,10 +78,11 @@ def fetch_one(
     db: sqlite3.Connection, recent: Recent, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None
 ) -> One | None:
     """The checkpoint of that id, or the latest of the namespace."""
-    namespace = tables.find_namespace(db, thread_id, checkpoint_ns)
-    if namespace is None:
-        return None
-    row = tables.find_checkpoint(db, namespace, checkpoint_id) if checkpoint_id else tables.latest_checkpoint(db, namespace)
+    row = (
+        tables.named_of(db, thread_id, checkpoint_ns, checkpoint_id)
+        if checkpoint_id
+        else tables.newest_of(db, thread_id, checkpoint_ns)
+    )
     if row is None:
         return None
     body = body_or_damage(row)
@@ -89,7 +90,7 @@ def fetch_one(
     held = [value for head in heads if (value := _held(recent, row, head)) is not None]
     wanted = {head.id for head in heads} - {value.blob for value in held}
     rows = tables.chain(db, wanted) if wanted else ()
-    return One(Fetched(row, body, heads, tables.writes_of(db, namespace, row.checkpoint_id)), held, rows)
+    return One(Fetched(row, body, heads, tables.writes_of(db, row.namespace, row.checkpoint_id)), held, rows)
 
 
 def _held(recent: Recent, row: CheckpointRow, head: BlobHead) -> Value | None:

@@ -10,14 +10,12 @@ What a kept checkpoint leans on is kept, or packed anew:
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
 
 from langgraph_sqlite_ckpt import history, tables
 from langgraph_sqlite_ckpt.blobs import Chain, Limits, Packed, pack, pack_against
-from langgraph_sqlite_ckpt.encoding import Body, opened
+from langgraph_sqlite_ckpt.encoding import Body, opened, readable_metadata
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.tables import BlobHead, CheckpointRow, NewBlob
 
@@ -53,20 +51,15 @@ def keep_latest(db: sqlite3.Connection, limits: Limits, thread_id: str) -> None:
 
 def _is_call(checkpoint_ns: str) -> bool:
     """A subgraph call's namespace names its task; that of a `checkpointer=True` subgraph goes on from turn to turn."""
-    return all(":" in part for part in checkpoint_ns.split("|"))
+    return ":" in checkpoint_ns
 
 
 def _belongs_elsewhere(db: sqlite3.Connection, namespace: int, kept_roots: Collection[str]) -> bool:
     """Whether the root checkpoint that started this subgraph call is gone."""
     latest = tables.latest_checkpoint(db, namespace)
-    parents = _metadata(latest).get("parents") if latest is not None else None
+    parents = readable_metadata(latest).get("parents") if latest is not None else None
     root = parents.get(_ROOT) if isinstance(parents, dict) else None
     return isinstance(root, str) and root not in kept_roots
-
-
-def _metadata(row: CheckpointRow) -> dict[str, Any]:
-    metadata = json.loads(row.metadata)
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def _keep_latest_of(db: sqlite3.Connection, limits: Limits, namespace: int) -> set[str]:
@@ -107,7 +100,7 @@ def _rows(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str])
 
 def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
     """LangGraph counts, in the metadata, what each delta channel was given since its last snapshot."""
-    counted = _metadata(row).get("counters_since_delta_snapshot")
+    counted = readable_metadata(row).get("counters_since_delta_snapshot")
     if not isinstance(counted, dict) or not counted:
         return set()
     body = Body.of(row)

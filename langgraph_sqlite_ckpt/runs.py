@@ -15,32 +15,26 @@ from typing import Any
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.errors import Place
 
 _BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
 
 
 def run_of(
     db: sqlite3.Connection,
-    namespace: int,
-    thread_id: str,
-    checkpoint_ns: str,
+    place: Place,
     metadata: Mapping[str, Any],
     new: tables.NewCheckpoint,
+    standing: tables.Standing,
 ) -> str:
     """The id of the run that a new checkpoint belongs to. Whoever names a run in the metadata is believed."""
     named = metadata.get("run_id")
     if isinstance(named, str) and named:
         return named
-    if checkpoint_ns:
-        return _run_of_root(db, thread_id, metadata) or _inherited(db, namespace, new) or new.checkpoint_id
-    if new.source == "input":
-        return new.checkpoint_id
-    return _inherited(db, namespace, new) or new.checkpoint_id
-
-
-def _inherited(db: sqlite3.Connection, namespace: int, new: tables.NewCheckpoint) -> str | None:
-    parent = tables.find_parent(db, namespace, new.parent_id) if new.parent_id else None
-    return parent.run_id if parent and not parent.has_child else None
+    inherited = None if standing.parent_has_child else standing.parent_run
+    if place.checkpoint_ns:
+        return _run_of_root(db, place.thread_id, metadata) or inherited or new.checkpoint_id
+    return (inherited if new.source != "input" else None) or new.checkpoint_id
 
 
 def _run_of_root(db: sqlite3.Connection, thread_id: str, metadata: Mapping[str, Any]) -> str | None:
@@ -49,9 +43,7 @@ def _run_of_root(db: sqlite3.Connection, thread_id: str, metadata: Mapping[str, 
     root_id = parents.get("") if isinstance(parents, dict) else None
     if not isinstance(root_id, str) or not root_id:
         return None
-    root = tables.find_namespace(db, thread_id, "")
-    stored = tables.find_parent(db, root, root_id) if root is not None else None
-    return stored.run_id if stored else root_id
+    return tables.run_of_checkpoint(db, thread_id, "", root_id) or root_id
 
 
 def next_nodes(values: Mapping[str, Any]) -> str:

@@ -252,8 +252,7 @@ class SqliteSaver(AsyncContract):
     ) -> tuple[Operation[None], RunnableConfig]:
         place, parent_id = _address(config)
         checkpoint_id = _text("checkpoint id", checkpoint["id"])
-        for channel in checkpoint["channel_versions"]:
-            _text("channel", channel)
+        _require_versions(checkpoint)
         place = place._replace(checkpoint_id=checkpoint_id)
         merged = get_checkpoint_metadata(config, metadata)
         operation = PutCheckpoint(
@@ -384,3 +383,13 @@ def _several(name: str, values: Sequence[object]) -> Sequence[object]:
     if isinstance(values, (str, bytes)):
         raise InvalidRequest(f"{name} is a list of ids, not one: [{values!r}]")
     return tuple(values)
+
+
+def _require_versions(checkpoint: Checkpoint) -> None:
+    """Channels and versions as LangGraph's contract has them; anything else would not be found again."""
+    for versions in (checkpoint["channel_versions"], *checkpoint["versions_seen"].values()):
+        for channel, version in versions.items():
+            if not isinstance(channel, str) or "\0" in channel:
+                raise InvalidRequest(f"a channel's name is a text without NUL characters, not {channel!r:.80}")
+            if type(version) not in (str, int, float):
+                raise InvalidRequest(f"the version of channel {channel!r} is a str, int or float, not {version!r:.80}")

@@ -8,10 +8,14 @@ A shipped step is never edited: append one. Each is committed together with its 
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+
 APPLICATION_ID = 0x4C474350  # "LGCP", in the header of every file of ours
 
 # Why these columns:
-# - checkpoint.seq is the order of commits; latest and history mean this order, not the greatest id.
+# - checkpoint.seq is the order of commits; latest and history mean this order, not the greatest id. (No AUTOINCREMENT: it
+#   costs a page in every commit, and only matters after the newest row of all was deleted, when order is safe without.)
 # - checkpoint.body is the checkpoint without its values, rest what only the serializer can store of it.
 # - blob holds a value once per (namespace, channel, version). base is the blob that it was compressed against, position
 #   its place in that chain. A row without a version is only kept as a base. Ids are never reused: a cached base stays true.
@@ -28,7 +32,7 @@ CREATE TABLE namespace (
     UNIQUE (thread_id, checkpoint_ns)
 );
 CREATE TABLE checkpoint (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER PRIMARY KEY,
     namespace INTEGER NOT NULL,
     checkpoint_id TEXT NOT NULL,
     parent_id TEXT,
@@ -54,6 +58,9 @@ CREATE TABLE checkpoint (
     key_id INTEGER,
     UNIQUE (namespace, checkpoint_id)
 );
+CREATE TRIGGER checkpoint_has_child AFTER INSERT ON checkpoint WHEN NEW.parent_id IS NOT NULL BEGIN
+    UPDATE checkpoint SET has_child = 1 WHERE namespace = NEW.namespace AND checkpoint_id = NEW.parent_id AND NOT has_child;
+END;
 CREATE INDEX checkpoint_by_namespace ON checkpoint (namespace);
 CREATE INDEX checkpoint_by_run ON checkpoint (run_id);
 CREATE INDEX checkpoint_by_step ON checkpoint (namespace, step);
@@ -140,3 +147,13 @@ WHERE n.checkpoint_ns = '';
 """
 
 STEPS: tuple[str, ...] = (_TABLES + _VIEWS,)
+
+
+def statements(step: str) -> Iterator[str]:
+    """One by one: they must run in a transaction of ours, and `executescript` commits first."""
+    statement = ""
+    for line in step.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -129,9 +129,13 @@ class NewWrite(NamedTuple):
     data: bytes
 
 
-class Parent(NamedTuple):
-    run_id: str
-    has_child: int
+class Standing(NamedTuple):
+    """Where a new checkpoint would stand: its namespace, whether it is there already, and its parent."""
+
+    namespace: int
+    present: bool
+    parent_run: str | None
+    parent_has_child: bool
 
 
 _CHECKPOINT = """
@@ -194,6 +198,22 @@ def namespace_is_empty(db: sqlite3.Connection, namespace: int) -> bool:
 # --- checkpoints ---
 
 
+def newest_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str) -> CheckpointRow | None:
+    row = db.execute(
+        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? ORDER BY c.seq DESC LIMIT 1",
+        (thread_id, checkpoint_ns),
+    ).fetchone()
+    return CheckpointRow._make(row) if row else None
+
+
+def named_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> CheckpointRow | None:
+    row = db.execute(
+        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ?",
+        (thread_id, checkpoint_ns, checkpoint_id),
+    ).fetchone()
+    return CheckpointRow._make(row) if row else None
+
+
 def latest_checkpoint(db: sqlite3.Connection, namespace: int) -> CheckpointRow | None:
     row = db.execute(_CHECKPOINT + "WHERE c.namespace = ? ORDER BY c.seq DESC LIMIT 1", (namespace,)).fetchone()
     return CheckpointRow._make(row) if row else None
@@ -249,15 +269,30 @@ def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Ite
     return (CheckpointRow._make(row) for row in rows)
 
 
-def find_parent(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Parent | None:
+def find_standing(
+    db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str, parent_id: str | None
+) -> Standing:
+    """In one statement; the namespace is made where it is new."""
     row = db.execute(
-        "SELECT run_id, has_child FROM checkpoint WHERE namespace = ? AND checkpoint_id = ?", (namespace, checkpoint_id)
+        "SELECT n.id, EXISTS (SELECT 1 FROM checkpoint c WHERE c.namespace = n.id AND c.checkpoint_id = ?),"
+        " p.run_id, p.has_child FROM namespace n"
+        " LEFT JOIN checkpoint p ON p.namespace = n.id AND p.checkpoint_id = ?"
+        " WHERE n.thread_id = ? AND n.checkpoint_ns = ?",
+        (checkpoint_id, parent_id, thread_id, checkpoint_ns),
     ).fetchone()
-    return Parent._make(row) if row else None
+    if row is None:
+        return Standing(
+            intern_namespace(db, thread_id, checkpoint_ns), present=False, parent_run=None, parent_has_child=False
+        )
+    return Standing(row[0], bool(row[1]), row[2], bool(row[3]))
 
 
-def latest_run(db: sqlite3.Connection, namespace: int) -> str | None:
-    row = db.execute("SELECT run_id FROM checkpoint WHERE namespace = ? ORDER BY seq DESC LIMIT 1", (namespace,)).fetchone()
+def run_of_checkpoint(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> str | None:
+    row = db.execute(
+        "SELECT c.run_id FROM namespace n JOIN checkpoint c ON c.namespace = n.id"
+        " WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ?",
+        (thread_id, checkpoint_ns, checkpoint_id),
+    ).fetchone()
     return row[0] if row else None
 
 
@@ -268,11 +303,6 @@ def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: 
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (namespace, run_id, *new),
     )
-    if new.parent_id is not None:
-        db.execute(
-            "UPDATE checkpoint SET has_child = 1 WHERE namespace = ? AND checkpoint_id = ? AND NOT has_child",
-            (namespace, new.parent_id),
-        )
 
 
 def replace_checkpoint(db: sqlite3.Connection, namespace: int, new: NewCheckpoint) -> None:
@@ -385,13 +415,6 @@ def missing_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[int]:
     return [row[0] for row in rows]
 
 
-def find_blob(db: sqlite3.Connection, namespace: int, channel: str, version: Version) -> int | None:
-    row = db.execute(
-        "SELECT id FROM blob WHERE namespace = ? AND channel = ? AND version = ?", (namespace, channel, version)
-    ).fetchone()
-    return row[0] if row else None
-
-
 def insert_blob(db: sqlite3.Connection, namespace: int, new: NewBlob) -> int:
     return _new_id(
         db.execute(
@@ -411,9 +434,16 @@ def repack_blob(db: sqlite3.Connection, blob: int, new: NewBlob) -> None:
 
 
 def retire_blob(db: sqlite3.Connection, blob: int) -> None:
-    """No version means this value any more: it goes, or stays as the base of others until they go."""
-    leaned_on = db.execute("SELECT EXISTS (SELECT 1 FROM blob WHERE base = ?)", (blob,)).fetchone()[0]
-    db.execute("UPDATE blob SET version = NULL WHERE id = ?" if leaned_on else "DELETE FROM blob WHERE id = ?", (blob,))
+    """No version means this value any more. It stays, for what was compressed against it."""
+    db.execute("UPDATE blob SET version = NULL WHERE id = ?", (blob,))
+
+
+def delete_unneeded_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> None:
+    """Those that nothing was compressed against."""
+    db.executemany(
+        "DELETE FROM blob WHERE id = :id AND NOT EXISTS (SELECT 1 FROM blob b WHERE b.base = :id)",
+        [{"id": blob} for blob in ids],
+    )
 
 
 def delete_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> None:
@@ -476,13 +506,13 @@ def writes_to_channels(
     return [WriteRow._make(row) for row in rows]
 
 
-def keep_first_write(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: NewWrite) -> None:
-    db.execute("INSERT OR IGNORE" + _INTO_WRITE, (namespace, checkpoint_id, *new))
+def keep_first_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
+    db.executemany("INSERT OR IGNORE" + _INTO_WRITE, [(namespace, checkpoint_id, *write) for write in new])
 
 
-def replace_write(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: NewWrite) -> None:
-    """The new row gets a new id: it counts as written now."""
-    db.execute("INSERT OR REPLACE" + _INTO_WRITE, (namespace, checkpoint_id, *new))
+def replace_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
+    """The new rows get new ids: they count as written now."""
+    db.executemany("INSERT OR REPLACE" + _INTO_WRITE, [(namespace, checkpoint_id, *write) for write in new])
 
 
 _INTO_WRITE = (

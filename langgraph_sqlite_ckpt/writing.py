@@ -176,47 +176,48 @@ class PutCheckpoint(Operation[None]):
     # --- in the transaction ---
 
     def apply(self, db: sqlite3.Connection) -> None:
-        thread_id, checkpoint_ns = self.place.thread_id, self.place.checkpoint_ns
-        namespace = tables.intern_namespace(db, thread_id, checkpoint_ns)
-        self._require_what_it_leans_on(db, namespace)
+        row, place = self._row, self.place
+        standing = tables.find_standing(db, place.thread_id, place.checkpoint_ns, row.checkpoint_id, row.parent_id)
+        self._store_blobs(db, standing.namespace)
+        if standing.present:
+            tables.replace_checkpoint(db, standing.namespace, row)
+        else:
+            tables.insert_checkpoint(db, standing.namespace, run_of(db, place, self.metadata, row, standing), row)
+
+    def _store_blobs(self, db: sqlite3.Connection, namespace: int) -> None:
+        present = self._present(db, namespace)
+        self._require_what_it_leans_on(db, present)
+        replaced = self._replaced(present)
+        for blob in replaced:
+            tables.retire_blob(db, blob)
         self._stored = [
             (tables.insert_blob(db, namespace, draft.blob), draft)
             for draft in self._drafts
-            if self._makes_room(db, namespace, draft)
+            if draft.fresh or draft.blob.channel not in present
         ]
-        self._clear_emptied(db, namespace)
-        if tables.find_parent(db, namespace, self._row.checkpoint_id) is not None:
-            tables.replace_checkpoint(db, namespace, self._row)
-        else:
-            run_id = run_of(db, namespace, thread_id, checkpoint_ns, self.metadata, self._row)
-            tables.insert_checkpoint(db, namespace, run_id, self._row)
+        if replaced:
+            tables.delete_unneeded_blobs(db, replaced)
 
-    def _require_what_it_leans_on(self, db: sqlite3.Connection, namespace: int) -> None:
+    def _present(self, db: sqlite3.Connection, namespace: int) -> Mapping[str, int]:
+        """What the file holds under the versions that this checkpoint names anew or counts on, by channel."""
+        drafted = {draft.blob.channel: draft.blob.version for draft in self._drafts}
+        names = {**self.new_versions, **self._kept, **drafted}
+        if not names:
+            return {}
+        return {head.channel: head.id for head in tables.blobs_named(db, [(namespace, *name) for name in names.items()])}
+
+    def _require_what_it_leans_on(self, db: sqlite3.Connection, present: Mapping[str, int]) -> None:
         """Somebody may have deleted it since: a thread, pruned by another process in the middle of its run."""
-        kept = [(namespace, *item) for item in self._kept.items()]
         bases = {draft.blob.base for draft in self._drafts if draft.blob.base is not None}
-        gone = bool(bases) and bool(tables.missing_blobs(db, bases))
-        if gone or (kept and len(tables.blobs_named(db, kept)) < len(kept)):
+        if not self._kept.keys() <= present.keys() or (bases and tables.missing_blobs(db, bases)):
             for channel in self.checkpoint["channel_values"]:
                 self.store.recent.forget(self._key(channel))
             raise Stale
 
-    def _makes_room(self, db: sqlite3.Connection, namespace: int, draft: Draft) -> bool:
-        present = tables.find_blob(db, namespace, draft.blob.channel, draft.blob.version)
-        if present is None:
-            return True
-        if draft.fresh:
-            tables.retire_blob(db, present)
-        return draft.fresh
-
-    def _clear_emptied(self, db: sqlite3.Connection, namespace: int) -> None:
-        """A new version without a blob means no value, or a scalar beside the body."""
-        drafted = {draft.blob.channel for draft in self._drafts}
-        for channel, version in self.new_versions.items():
-            if channel not in drafted and channel not in self._kept:
-                present = tables.find_blob(db, namespace, channel, version)
-                if present is not None:
-                    tables.retire_blob(db, present)
+    def _replaced(self, present: Mapping[str, int]) -> Sequence[int]:
+        """A new version means what this checkpoint says: another value, none, or a scalar beside the body."""
+        filled = {draft.blob.channel for draft in self._drafts if not draft.fresh} | self._kept.keys()
+        return [blob for channel, blob in present.items() if channel not in filled]
 
     # --- after it ---
 
@@ -253,9 +254,8 @@ class PutWrites(Operation[None]):
 
     def apply(self, db: sqlite3.Connection) -> None:
         namespace = tables.intern_namespace(db, self.place.thread_id, self.place.checkpoint_ns)
-        for row in self._rows:
-            store = tables.replace_write if row.idx < 0 else tables.keep_first_write
-            store(db, namespace, self.checkpoint_id, row)
+        tables.keep_first_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx >= 0])
+        tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
 
 
 def recall(store: Store, key: Key) -> Value | None:

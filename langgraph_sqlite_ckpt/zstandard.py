@@ -37,4 +37,8 @@ def decompressed(data: bytes, size: int, prefix: bytes = b"") -> bytes:
     if zstd.get_frame_info(data).decompressed_size != size:
         raise ValueError("its size does not match")
     used = zstd.ZstdDict(prefix, is_raw=True).as_prefix if len(prefix) >= _SHORTEST_PREFIX else None
-    return zstd.decompress(data, zstd_dict=used, options=_ANY_WINDOW)
+    decompressor = zstd.ZstdDecompressor(zstd_dict=used, options=_ANY_WINDOW)
+    raw: bytes = decompressor.decompress(data, max_length=size + 1)
+    if not decompressor.eof or decompressor.unused_data:
+        raise ValueError("it is not one whole frame")
+    return raw
