@@ -35,7 +35,7 @@ from langgraph_sqlite_ckpt.errors import (
     is_busy,
     storage_error,
 )
-from langgraph_sqlite_ckpt.file import MEMORY, make_file, open_error, steps_done
+from langgraph_sqlite_ckpt.file import MEMORY, make_file, open_error, require_file, steps_done
 from langgraph_sqlite_ckpt.operations import Operation, Stale, Ticket
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS, statements
 
@@ -73,8 +73,10 @@ class Database:
 
     def _open(self) -> None:
         """Check the file, and build or migrate it where that is needed; an up-to-date file is not written to."""
-        if self.path != MEMORY and not self.read_only:
-            make_file(self.path)
+        if self.path != MEMORY:
+            if not self.read_only:
+                make_file(self.path)
+            require_file(self.path)
         db = self._connect()
         try:
             self._check(db)
@@ -87,9 +89,11 @@ class Database:
         self._keep(db)
 
     def _check(self, db: sqlite3.Connection) -> None:
-        if steps_done(db, self.path) < len(STEPS):
+        done = steps_done(db, self.path)
+        if done < len(STEPS):
             if self.read_only:
-                raise OpenError(f"{self.path}: built by an older release; open it once without read_only to migrate it")
+                what = "built by an older release" if done else "empty"
+                raise OpenError(f"{self.path}: {what}; open it once without read_only")
             self._build(db)
         elif self.path != MEMORY and not self.read_only:
             self._use_wal(db)
@@ -273,12 +277,12 @@ class Database:
     def _run_queue(self, own: Sequence[Ticket[Any]]) -> None:
         """All that is queued, in one transaction. The lock is held."""
         batch: list[Ticket[Any]] = []
-        while self._queue:
-            batch.append(self._queue.popleft())
-        if not batch:
-            return
         begun = False
         try:
+            while self._queue:
+                batch.append(self._queue.popleft())
+            if not batch:
+                return
             db = self._writable()
             db.execute("BEGIN IMMEDIATE")
             begun = True

@@ -233,14 +233,22 @@ class Metadata(NamedTuple):
 def encode_metadata(serde: SerializerProtocol, place: Place, metadata: Mapping[str, Any]) -> Metadata:
     """Never refused: what not even the serializer can store is kept as its `repr`."""
     metadata = dict(metadata)
-    if is_plain(metadata):
-        return Metadata(_json(metadata), None, None)
+    text = _lossless(metadata)
+    if text is not None:
+        return Metadata(text, None, None)
     try:
         exact = encode(serde, place, metadata)
     except EncodeError:
         metadata = {key: _storable(serde, place, value) for key, value in metadata.items()}
         exact = encode(serde, place, metadata)
     return Metadata(_json({str(key): _readable(value) for key, value in metadata.items()}), *exact)
+
+
+def _lossless(metadata: dict[str, Any]) -> str | None:
+    try:
+        return _json(metadata) if is_plain(metadata) else None
+    except (RecursionError, ValueError):  # nested too deeply, or in itself; a number of thousands of digits
+        return None
 
 
 def decode_metadata(serde: SerializerProtocol, row: CheckpointRow | MetadataRow) -> Any:
@@ -263,27 +271,38 @@ def readable_metadata(row: CheckpointRow | MetadataRow) -> dict[str, Any]:
 
 def _json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair: SQLite can hold it only escaped
-        return json.dumps(value)
-    return text
+    return text if storable_text(text) == text else json.dumps(value)
+
+
+def storable_text(text: str) -> str:
+    """Without half surrogate pairs, which SQLite cannot hold."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _storable(serde: SerializerProtocol, place: Place, value: Any) -> Any:
     try:
         encode(serde, place, value)
     except EncodeError:
-        return repr(value)
+        return _described(value)
     return value
 
 
-def _readable(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_readable(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _readable(item) for key, item in value.items()}
-    return value if is_plain(value) else str(value)
+def _described(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # it is the user's class that describes itself
+        return f"<{type(value).__qualname__}>"
+
+
+def _readable(value: Any, depth: int = 20) -> Any:
+    """As JSON as far as it goes, the rest as text."""
+    if depth and isinstance(value, (list, tuple)):
+        return [_readable(item, depth - 1) for item in value]
+    if depth and isinstance(value, dict):
+        return {str(key): _readable(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, (bool, float, str)) or value is None or (isinstance(value, int) and abs(value) < 2**63):
+        return value if is_plain(value) else str(value)
+    return _described(value)
 
 
 # --- writes ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from pathlib import Path
@@ -15,24 +16,35 @@ MEMORY = ":memory:"
 
 def make_file(path: str) -> None:
     """The file with its folders, if it is not there: only its owner can read it. SQLite's sidecars follow its mode."""
+    folder = Path(path).absolute().parent
     try:
-        Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OpenError(f"{path}: its folder {folder} cannot be made: {error.strerror or error}") from error
+    try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         pass
     except OSError as error:
         raise OpenError(f"{path}: cannot be made: {error.strerror or error}") from error
+
+
+def require_file(path: str) -> None:
     if Path(path).is_dir():
         raise OpenError(f"{path}: is a folder; name a file in it, for example {path.rstrip('/')}/agent.db")
 
 
 def steps_done(db: sqlite3.Connection, path: str) -> int:
-    application, done = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-    tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    """How far the file is built, seen in one statement: others may be building it. Raises where it is not ours."""
+    application, done, names = db.execute(
+        "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),"
+        " (SELECT json_group_array(name) FROM sqlite_master WHERE type = 'table')"
+    ).fetchone()
     if application == APPLICATION_ID:
         if done > len(STEPS):
             raise NewerFileError(f"{path}: format {done}, this release knows up to {len(STEPS)}; upgrade the package")
         return int(done)
+    tables = set(json.loads(names))
     if not tables and application == 0:
         return 0
     if {"checkpoints", "writes"} <= tables:
@@ -72,7 +84,7 @@ def normalise_path(path: Any) -> str:
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidRequest(f'a path is needed, not {type(path).__name__}: SqliteSaver("agent.db")')
     text = os.fsdecode(path)
-    if not text or "\0" in text:
+    if not text or "\0" in text or not _encodes(text):
         raise InvalidRequest(f"not a path: {text!r}")
     scheme = text.split(":", 1)[0].lower() if ":" in text else ""
     if scheme.startswith(("postgres", "mysql", "redis", "mongodb")):
@@ -81,4 +93,15 @@ def normalise_path(path: Any) -> str:
         plain = text.split("?", 1)[0].split(":", 1)[1]
         plain = plain.removeprefix("///")
         raise InvalidRequest(f'a plain path is needed, not a URL: SqliteSaver("{plain or "agent.db"}")')
-    return text if text == MEMORY else str(Path(text).expanduser())
+    try:
+        return text if text == MEMORY else str(Path(text).expanduser())
+    except RuntimeError as error:
+        raise OpenError(f"{text}: {error}") from error
+
+
+def _encodes(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True

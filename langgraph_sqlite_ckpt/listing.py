@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.encoding import decode_metadata
+from langgraph_sqlite_ckpt.encoding import decode_metadata, storable_text
 from langgraph_sqlite_ckpt.reading import Page, fetch_page
 
 _FIRST_PAGE, _LARGEST_PAGE, _METADATA_PAGE = 8, 128, 1000
@@ -140,9 +140,9 @@ def _scope(query: Query) -> Where:
 def _narrowed(where: Where, wanted: Mapping[str, Any]) -> Where:
     """By the columns that have an index, where they cannot rule out what Python would let pass."""
     run_id, source, step = wanted.get("run_id"), wanted.get("source"), wanted.get("step")
-    if type(run_id) is str and run_id:
+    if type(run_id) is str and run_id and storable_text(run_id) == run_id:
         where = where.also("c.run_id = ?", run_id)
-    if type(source) is str:
+    if type(source) is str and storable_text(source) == source:
         where = where.also("c.source = ?", source)
         if source != "loop":
             where = where.also("c.source <> 'loop'")  # the partial indexes are for these

@@ -46,6 +46,7 @@ class Ticket(Generic[T]):
         self._value: list[T] = []
 
     def attempt(self, db: sqlite3.Connection) -> None:
+        self.error = None  # a group that was interrupted is tried again
         self._value = [self.operation.apply(db)]
 
     def settle(self, error: BaseException | None = None) -> None:

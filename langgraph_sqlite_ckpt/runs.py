@@ -15,6 +15,7 @@ from typing import Any
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import Place
 
 _BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
@@ -28,13 +29,18 @@ def run_of(
     standing: tables.Standing,
 ) -> str:
     """The id of the run that a new checkpoint belongs to. Whoever names a run in the metadata is believed."""
-    named = metadata.get("run_id")
-    if isinstance(named, str) and named:
+    named = named_run(metadata)
+    if named is not None:
         return named
     inherited = None if standing.parent_has_child else standing.parent_run
     if place.checkpoint_ns:
         return _run_of_root(db, place.thread_id, metadata) or inherited or new.checkpoint_id
     return (inherited if new.source != "input" else None) or new.checkpoint_id
+
+
+def named_run(metadata: Mapping[str, Any]) -> str | None:
+    named = metadata.get("run_id")
+    return storable_text(named) if isinstance(named, str) and named else None
 
 
 def _run_of_root(db: sqlite3.Connection, thread_id: str, metadata: Mapping[str, Any]) -> str | None:

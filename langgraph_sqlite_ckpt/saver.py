@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from langgraph_sqlite_ckpt import history, listing, retention
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
 from langgraph_sqlite_ckpt.database import Database, Synchronous
+from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.operations import Operation, Statement
@@ -71,7 +73,7 @@ class SqliteSaver(AsyncContract):
             raise InvalidRequest("allowed_types= is for the default serializer; a serde= of your own decides for itself")
         if synchronous not in ("full", "normal"):
             raise InvalidRequest(f'synchronous is "full" or "normal", not {synchronous!r}')
-        if not busy_timeout >= 0:
+        if not isinstance(busy_timeout, (int, float)) or not busy_timeout >= 0:
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
         super().__init__(serde=serde or SafeSerializer(allowed))
         self._shared = _Shared(
@@ -374,8 +376,8 @@ def _thread_id(value: object) -> str:
 def _text(name: str, value: object) -> str:
     """Any object with a sensible `str()`, which SQLite can hold."""
     text = str(value)
-    if "\0" in text:
-        raise InvalidRequest(f"{name} contains a NUL character: {text!r:.80}")
+    if "\0" in text or storable_text(text) != text:
+        raise InvalidRequest(f"{name} contains a NUL character or half a surrogate pair: {text!r:.80}")
     return text
 
 
@@ -389,7 +391,6 @@ def _require_versions(checkpoint: Checkpoint) -> None:
     """Channels and versions as LangGraph's contract has them; anything else would not be found again."""
     for versions in (checkpoint["channel_versions"], *checkpoint["versions_seen"].values()):
         for channel, version in versions.items():
-            if not isinstance(channel, str) or "\0" in channel:
-                raise InvalidRequest(f"a channel's name is a text without NUL characters, not {channel!r:.80}")
-            if type(version) not in (str, int, float):
+            _text("channel", channel)
+            if type(version) not in (str, int, float) or (type(version) is float and not math.isfinite(version)):
                 raise InvalidRequest(f"the version of channel {channel!r} is a str, int or float, not {version!r:.80}")

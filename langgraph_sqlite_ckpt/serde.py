@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from inspect import isclass
+from types import ModuleType
 from typing import Any, Union
 
 import ormsgpack
@@ -45,6 +46,8 @@ class SafeSerializer(JsonPlusSerializer):
         super().__init__(allowed_msgpack_modules=None, __unpack_ext_hook__=self._rebuild)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        if data[0] == "json":
+            raise Unbuildable("its type, 'json', is one that this serializer never writes")
         try:
             return super().loads_typed(data)
         except ValueError as error:  # ormsgpack's own, around what went wrong inside
@@ -66,8 +69,8 @@ class SafeSerializer(JsonPlusSerializer):
         """The class (or, for safe types, the factory) of that name, if stored bytes may become it."""
         key = (module, name)
         if key in SAFE_MSGPACK_TYPES or key in self._allowed:
-            return _lookup(importlib.import_module, module, name)
-        found = _lookup(sys.modules.get, module, name)
+            return _lookup(_imported(module, name), module, name)
+        found = _lookup(sys.modules.get(module), module, name)
         if not _is_data_class(found):
             raise Unbuildable(
                 f"type {module}.{name} is not a data class, and may only be rebuilt if you allow it: "
@@ -87,25 +90,27 @@ def _innermost(error: BaseException) -> BaseException:
     return cause if isinstance(cause, Unbuildable) else error
 
 
-def _lookup(load: Callable[[str], Any], module: str, name: str) -> Any:
-    try:
-        home = load(module)
-    except ImportError as error:
-        raise Unbuildable(f"type {module}.{name} cannot be imported: {error}") from error
+def _lookup(home: ModuleType | None, module: str, name: str) -> Any:
+    """Out of the module's own names: a `__getattr__` of a lazy package would import on behalf of stored bytes."""
     if home is None:
         raise Unbuildable(
             f"type {module}.{name} is not imported in this process: import {module} first, or pass "
             f"SqliteSaver(path, allowed_types=[({module!r}, {name!r})])"
         )
-    found = getattr(home, name, None)
-    if found is None:
-        found = _made_in_a_function(module, name)
+    found = vars(home).get(name) or _made_in_a_function(module, name)
     if found is None:
         raise Unbuildable(
             f"type {module}.{name} no longer exists (renamed or moved, or made inside a function that has not run): "
             f"put it back under that name, at least as an alias"
         )
     return found
+
+
+def _imported(module: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Unbuildable(f"type {module}.{name} cannot be imported: {error}") from error
 
 
 _LOCAL: weakref.WeakValueDictionary[tuple[str, str], type] = weakref.WeakValueDictionary()

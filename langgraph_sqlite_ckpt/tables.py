@@ -305,14 +305,14 @@ def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: 
     )
 
 
-def replace_checkpoint(db: sqlite3.Connection, namespace: int, new: NewCheckpoint) -> None:
-    """A checkpoint that is put again keeps its place in the order and its run."""
+def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | None, new: NewCheckpoint) -> None:
+    """A checkpoint that is put again keeps its place in the order, and its run unless it names one."""
     db.execute(
-        "UPDATE checkpoint SET checkpoint_id = ?, parent_id = ?, step = ?, source = ?, next = ?, created_at = ?,"
+        "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = ?, step = ?, source = ?, next = ?, created_at = ?,"
         " metadata = ?, exact_type = ?, exact = ?, body_codec = ?, body_size = ?, body = ?, rest_type = ?, rest_codec = ?,"
         " rest_size = ?, rest = ?, checksum = ?"
         " WHERE namespace = ? AND checkpoint_id = ?",
-        (*new, namespace, new.checkpoint_id),
+        (run_id, *new, namespace, new.checkpoint_id),
     )
 
 

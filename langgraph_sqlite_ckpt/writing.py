@@ -26,10 +26,10 @@ from langgraph_sqlite_ckpt.blobs import (
     pack_against,
 )
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline
+from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline, storable_text
 from langgraph_sqlite_ckpt.errors import EncodeError, Place
 from langgraph_sqlite_ckpt.operations import Operation, Stale
-from langgraph_sqlite_ckpt.runs import next_nodes, run_of
+from langgraph_sqlite_ckpt.runs import named_run, next_nodes, run_of
 from langgraph_sqlite_ckpt.tables import NewBlob, NewCheckpoint, NewWrite, Version
 
 
@@ -153,8 +153,8 @@ class PutCheckpoint(Operation[None]):
         return NewCheckpoint(
             checkpoint_id=self.checkpoint["id"],
             parent_id=self.parent_id,
-            step=step if isinstance(step, (int, float)) and abs(step) < 2**53 else None,
-            source=str(source) if isinstance(source, str) else None,
+            step=_number(step),
+            source=storable_text(source) if isinstance(source, str) else None,
             next=next_nodes(self.checkpoint["channel_values"]),
             created_at=created_at if isinstance(created_at, str) else datetime.now(timezone.utc).isoformat(),
             metadata=metadata.text,
@@ -180,7 +180,7 @@ class PutCheckpoint(Operation[None]):
         standing = tables.find_standing(db, place.thread_id, place.checkpoint_ns, row.checkpoint_id, row.parent_id)
         self._store_blobs(db, standing.namespace)
         if standing.present:
-            tables.replace_checkpoint(db, standing.namespace, row)
+            tables.replace_checkpoint(db, standing.namespace, named_run(self.metadata), row)
         else:
             tables.insert_checkpoint(db, standing.namespace, run_of(db, place, self.metadata, row, standing), row)
 
@@ -256,6 +256,16 @@ class PutWrites(Operation[None]):
         namespace = tables.intern_namespace(db, self.place.thread_id, self.place.checkpoint_ns)
         tables.keep_first_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx >= 0])
         tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
+
+
+def _number(step: Any) -> int | float | None:
+    """A step as a number that SQLite compares as Python does; None where it is none."""
+    try:
+        number = float(step)
+        exact = number == step and abs(number) < 2**53
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return (int(number) if number.is_integer() else number) if exact else None
 
 
 def recall(store: Store, key: Key) -> Value | None:
