@@ -7,10 +7,14 @@ To read the code, start at the top; imports point down this list only:
 
     saver      SqliteSaver: LangGraph's words, arguments checked
     aio        the async contract: whole operations shipped to another thread
+    upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
+    sweeping   idle threads and old checkpoints, in short transactions
+    verification  every row is what was written
+    overview   threads, runs and sizes, without reading a value
     listing    config + filter + before + limit -> pages of checkpoints
+    writing    put and put_writes as operations
     retention  delete, prune, copy: what stays always loads
     history    the ancestor walk for DeltaChannel
-    writing    put and put_writes as operations
     reading    rows -> LangGraph's tuples
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
@@ -41,8 +45,11 @@ from langgraph_sqlite_ckpt.errors import (
     ReadOnlyError,
     StorageError,
 )
+from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
+from langgraph_sqlite_ckpt.sweeping import Swept
+from langgraph_sqlite_ckpt.verification import Problem
 
 AsyncSqliteSaver = SqliteSaver
 """A second name for the same class: changing the import line is the whole migration."""
@@ -62,8 +69,14 @@ __all__ = [
     "InvalidRequest",
     "NewerFileError",
     "OpenError",
+    "Problem",
     "ReadOnlyError",
+    "Run",
     "SafeSerializer",
+    "Size",
     "SqliteSaver",
+    "Stats",
     "StorageError",
+    "Swept",
+    "Thread",
 ]

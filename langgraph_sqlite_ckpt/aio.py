@@ -215,15 +215,18 @@ class AsyncContract(BaseCheckpointSaver[str]):
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self._courier.write(self._delete_thread(thread_id))
+        await self._courier.read(self._tidy)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         await self._courier.write(self._delete_for_runs(run_ids))
+        await self._courier.read(self._tidy)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         await self._courier.write(self._copy_thread(source_thread_id, target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         await self._courier.write(self._prune(thread_ids, strategy))
+        await self._courier.read(self._tidy)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -248,6 +251,9 @@ class AsyncContract(BaseCheckpointSaver[str]):
         raise NotImplementedError
 
     def _prune(self, *call: Any) -> Operation[None]:
+        raise NotImplementedError
+
+    def _tidy(self) -> None:
         raise NotImplementedError
 
 

@@ -43,7 +43,7 @@ Synchronous = Literal["full", "normal"]
 T = TypeVar("T")
 
 _IDLE_READERS = 8
-_JOURNAL_SIZE_LIMIT = 16 * 1024 * 1024  # bytes to which the -wal is cut back once its content is in the main file
+_JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024  # bytes to which the -wal is cut back once its content is in the main file
 _WAL_PAGES = (
     4000  # of 4 kB, after which the -wal is copied into the main file: rarer than SQLite's 1,000, as that costs a wait
 )
@@ -58,7 +58,7 @@ class Database:
         self.read_only = read_only
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
-        self._closed = False
+        self._closed = True  # until it is open
         self._queue: deque[Ticket[Any]] = deque()
         self._writing = threading.Lock()
         self._reading = threading.Condition(threading.Lock())
@@ -67,6 +67,7 @@ class Database:
         self._borrowed = 0
         self.renew: Callable[[], None] = lambda: None  # called in a forked child, whose threads are gone
         self._open()
+        self._closed = False
         _FORKS.add(self)
 
     # --- opening and closing ---
@@ -248,6 +249,14 @@ class Database:
         for ticket in pending:
             ticket.settle(StorageError(f"{self.path}: somebody keeps deleting what this write needs; try again"))
         return tickets
+
+    def maintain(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Work that SQLite does in transactions of its own (vacuum, -wal), with no writer of ours in between."""
+        with self._writing:
+            try:
+                return work(self._writable())
+            except sqlite3.Error as error:
+                raise storage_error(self.path, error) from error
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:

@@ -136,6 +136,10 @@ class Body:
         inline = set(self.inline)
         return [(self.row.namespace, channel, v) for channel, v in self.versions.items() if channel not in inline]
 
+    def unpacked_rest(self) -> bytes:
+        """The serializer's bytes; raises `Damaged`."""
+        return _unpack_rest(self.row) if self.row.rest is not None else b""
+
     def rest(self, serde: SerializerProtocol) -> Mapping[str, Any]:
         row, place = self.row, place_of(self.row)
         if row.rest is None or row.rest_type is None:
@@ -310,11 +314,11 @@ def _readable(value: Any, depth: int = 20) -> Any:
 
 def decode_write(serde: SerializerProtocol, place: Place, row: WriteRow) -> tuple[str, str, Any]:
     at = place._replace(channel=row.channel)
-    raw = opened(at, lambda: _unpack_write(row))
+    raw = opened(at, lambda: unpack_write(row))
     return row.task_id, row.channel, decode(serde, at, row.type, raw)
 
 
-def _unpack_write(row: WriteRow) -> bytes:
+def unpack_write(row: WriteRow) -> bytes:
     require_checksum(row.checksum, row.data)
     return unpack(row.codec, row.size, row.data)
 

@@ -94,7 +94,7 @@ def normalise_path(path: Any) -> str:
         plain = plain.removeprefix("///")
         raise InvalidRequest(f'a plain path is needed, not a URL: SqliteSaver("{plain or "agent.db"}")')
     try:
-        return text if text == MEMORY else str(Path(text).expanduser())
+        return text if text == MEMORY else str(Path(text).expanduser().absolute())
     except RuntimeError as error:
         raise OpenError(f"{text}: {error}") from error
 

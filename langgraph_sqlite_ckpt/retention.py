@@ -27,7 +27,7 @@ def prune(db: sqlite3.Connection, limits: Limits, thread_ids: Iterable[str], str
         if strategy == "delete":
             delete_thread(db, thread_id)
         else:
-            keep_latest(db, limits, thread_id)
+            keep_last(db, limits, thread_id, 1)
 
 
 def delete_thread(db: sqlite3.Connection, thread_id: str) -> None:
@@ -35,18 +35,23 @@ def delete_thread(db: sqlite3.Connection, thread_id: str) -> None:
         tables.delete_namespace(db, namespace)
 
 
-def keep_latest(db: sqlite3.Connection, limits: Limits, thread_id: str) -> None:
-    """The newest checkpoint of each namespace that is still of use, with all that it needs."""
-    namespaces = tables.namespaces_of(db, thread_id)
-    roots = [namespace for namespace, checkpoint_ns in namespaces if checkpoint_ns == _ROOT]
-    kept_roots = _keep_latest_of(db, limits, roots[0]) if roots else set()
-    for namespace, checkpoint_ns in namespaces:
-        if checkpoint_ns == _ROOT:
-            continue
+def trim(db: sqlite3.Connection, thread_id: str, root: int, count: int) -> None:
+    """`keep_last` after a put: cheap where nothing has to go, and without packing anything anew."""
+    if len(tables.ids_of(db, root)) > count:
+        keep_last(db, None, thread_id, count)
+
+
+def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, count: int) -> None:
+    """The last checkpoints of each namespace that is still of use, with all that they need."""
+    kept_roots: set[str] = set()
+    for namespace, checkpoint_ns in sorted(tables.namespaces_of(db, thread_id), key=lambda item: item[1] != _ROOT):
         if _is_call(checkpoint_ns) and _belongs_elsewhere(db, namespace, kept_roots):
             tables.delete_namespace(db, namespace)
-        else:
-            _keep_latest_of(db, limits, namespace)
+            continue
+        ids = [checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)]
+        kept = keep_only(db, limits, namespace, set(ids[-count:]))
+        if checkpoint_ns == _ROOT:
+            kept_roots = kept
 
 
 def _is_call(checkpoint_ns: str) -> bool:
@@ -62,12 +67,6 @@ def _belongs_elsewhere(db: sqlite3.Connection, namespace: int, kept_roots: Colle
     return isinstance(root, str) and root not in kept_roots
 
 
-def _keep_latest_of(db: sqlite3.Connection, limits: Limits, namespace: int) -> set[str]:
-    latest = tables.latest_checkpoint(db, namespace)
-    kept = {latest.checkpoint_id} if latest is not None else set()
-    return keep_only(db, limits, namespace, kept)
-
-
 def delete_for_runs(db: sqlite3.Connection, limits: Limits, run_ids: Collection[str]) -> None:
     """All checkpoints of these runs, but for what a DeltaChannel of another run still needs."""
     for namespace in tables.namespaces_of_runs(db, list(run_ids)):
@@ -75,16 +74,19 @@ def delete_for_runs(db: sqlite3.Connection, limits: Limits, run_ids: Collection[
         keep_only(db, limits, namespace, kept)
 
 
-def keep_only(db: sqlite3.Connection, limits: Limits, namespace: int, kept: Collection[str]) -> set[str]:
+def keep_only(db: sqlite3.Connection, limits: Limits | None, namespace: int, kept: Collection[str]) -> set[str]:
     """Delete every other checkpoint of the namespace with its writes, and the values that nothing means any more.
 
-    Returns the ids that were kept, which are these and the ancestors that their DeltaChannels need.
+    A value that a kept one was compressed against goes too, and the kept one is packed anew; without `limits` it stays
+    until nothing leans on it, which is quicker. Returns the ids that were kept: these, and the ancestors that their
+    DeltaChannels need.
     """
     needed = set(kept)
     for row in _rows(db, namespace, kept):
         if row.parent_id not in kept:  # else what its parent needs is enough
             needed |= _delta_ancestors(db, row)
-    tables.delete_checkpoints(db, namespace, {checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)} - needed)
+    present = {checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)}
+    tables.delete_checkpoints(db, namespace, present - needed)
     _drop_unmeant_blobs(db, limits, namespace, _rows(db, namespace, needed))
     if tables.namespace_is_empty(db, namespace):
         tables.delete_namespace(db, namespace)
@@ -105,17 +107,22 @@ def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
         return set()
     body = Body.of(row)
     stored = {blob.channel for blob in tables.blobs_named(db, body.names)} | set(body.inline)
-    channels = [channel for channel in counted if channel not in stored]
+    channels = [channel for channel in counted if channel in body.versions and channel not in stored]
     return history.walk(db, row.namespace, row.checkpoint_id, channels).ancestors if channels else set()
 
 
 # --- blobs ---
 
 
-def _drop_unmeant_blobs(db: sqlite3.Connection, limits: Limits, namespace: int, kept: Iterable[CheckpointRow]) -> None:
+def _drop_unmeant_blobs(
+    db: sqlite3.Connection, limits: Limits | None, namespace: int, kept: Iterable[CheckpointRow]
+) -> None:
     meant = {name for row in kept for name in Body.of(row).names}
     blobs = tables.blobs_of(db, namespace)
     gone = {blob.id for blob in blobs if (namespace, blob.channel, blob.version) not in meant}
+    if limits is None:
+        tables.release_blobs(db, namespace, gone)
+        return
     _repack_leaning_on(db, limits, gone, [blob for blob in blobs if blob.id not in gone])
     tables.delete_blobs(db, gone)
 
@@ -159,9 +166,9 @@ def copy_thread(db: sqlite3.Connection, source: str, target: str) -> None:
     namespaces = tables.namespaces_of(db, source)
     if not namespaces:
         raise InvalidRequest(f"there is no thread {source!r} to copy")
-    for namespace, checkpoint_ns in namespaces:
-        copy = tables.intern_namespace(db, target, checkpoint_ns)
-        tables.copy_checkpoints(db, namespace, copy)
+    copies = [(namespace, tables.intern_namespace(db, target, checkpoint_ns)) for namespace, checkpoint_ns in namespaces]
+    tables.copy_checkpoints(db, source, target)
+    for namespace, copy in copies:
         tables.copy_writes(db, namespace, copy)
         copied: dict[int | None, int | None] = {None: None}
         for blob, base in tables.bases_of(db, namespace).items():

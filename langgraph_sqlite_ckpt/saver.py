@@ -31,10 +31,11 @@ from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
+from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
 
 
-class SqliteSaver(AsyncContract):
+class SqliteSaver(Upkeep, AsyncContract):
     """Keeps every thread, run and step of LangGraph graphs in one SQLite file; sync and async graphs alike.
 
         graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
@@ -51,7 +52,9 @@ class SqliteSaver(AsyncContract):
         synchronous: "full" (default): a commit survives a power cut. "normal": it survives kill -9 and a crash of the
             process, but a power cut can lose the last commits; faster, as no commit waits for the disk.
         busy_timeout: Seconds to wait for another process's write lock before `BusyError`.
-        read_only: Never write to the file; writing calls raise `ReadOnlyError`.
+        read_only: Never write to the file; writing calls raise `ReadOnlyError`. (SQLite may leave an empty -wal beside it.)
+        keep_last: Keep no more than the last so many checkpoints of each thread (and what they need): older ones go with
+            each put. Default: keep all.
 
     Raises:
         OpenError: The path cannot be opened (`ForeignFileError`, `NewerFileError`: it is not ours to open).
@@ -67,6 +70,7 @@ class SqliteSaver(AsyncContract):
         synchronous: Synchronous = "full",
         busy_timeout: float = 30.0,
         read_only: bool = False,
+        keep_last: int | None = None,
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
@@ -75,9 +79,11 @@ class SqliteSaver(AsyncContract):
             raise InvalidRequest(f'synchronous is "full" or "normal", not {synchronous!r}')
         if not isinstance(busy_timeout, (int, float)) or not busy_timeout >= 0:
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
+        require_keep_last(keep_last)
         super().__init__(serde=serde or SafeSerializer(allowed))
-        self._shared = _Shared(
-            Database(normalise_path(path), synchronous=synchronous, busy_timeout=busy_timeout, read_only=read_only)
+        self._shared = Shared(
+            Database(normalise_path(path), synchronous=synchronous, busy_timeout=busy_timeout, read_only=read_only),
+            keep_last,
         )
 
     @classmethod
@@ -212,6 +218,7 @@ class SqliteSaver(AsyncContract):
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with all its namespaces, in one transaction. One that is not there is fine."""
         self._shared.database.write(self._delete_thread(thread_id))
+        self._tidy()
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete all checkpoints of these runs, in one transaction.
@@ -219,6 +226,7 @@ class SqliteSaver(AsyncContract):
         Ancestors that the DeltaChannels of other runs need are kept.
         """
         self._shared.database.write(self._delete_for_runs(run_ids))
+        self._tidy()
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread, in one transaction; the copy goes on independently.
@@ -237,6 +245,7 @@ class SqliteSaver(AsyncContract):
                 that its DeltaChannels need; finished subgraph calls go. "delete": whole threads.
         """
         self._shared.database.write(self._prune(thread_ids, strategy))
+        self._tidy()
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  # LangGraph still passes it
         """The official savers' format: ordered as text, unique across forks, at home in PostgresSaver too."""
@@ -303,18 +312,19 @@ class SqliteSaver(AsyncContract):
         return self._shared.courier
 
 
-class _Shared:
+class Shared:
     """All of a saver but its serde: what its copies have in common."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keep_last: int | None) -> None:
         self.database = database
+        self._keep_last = keep_last
         self.database.renew = self._renew
         self._renew()
 
     def _renew(self) -> None:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
         limits = Limits()
-        self.store = Store(self.database, Recent(limits.cache), limits)
+        self.store = Store(self.database, Recent(limits.cache), limits, self._keep_last)
         self.courier = Courier(self.database)
 
     def close(self) -> None:

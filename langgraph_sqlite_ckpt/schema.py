@@ -129,7 +129,7 @@ FROM checkpoint c JOIN namespace n ON n.id = c.namespace;
 
 CREATE VIEW runs AS
 SELECT last.run_id, last.thread_id, last.status, last.next, last.step, first.created_at, last.created_at AS updated_at,
-    span.checkpoints
+    span.checkpoints, span.first_seq AS seq
 FROM (
     SELECT c.namespace, c.run_id, min(c.seq) AS first_seq, max(c.seq) AS last_seq, count(*) AS checkpoints
     FROM checkpoint c JOIN namespace n ON n.id = c.namespace WHERE n.checkpoint_ns = '' GROUP BY c.namespace, c.run_id

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Union
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Union
 
 Version = Union[str, int, float]
 
@@ -281,9 +281,8 @@ def find_standing(
         (checkpoint_id, parent_id, thread_id, checkpoint_ns),
     ).fetchone()
     if row is None:
-        return Standing(
-            intern_namespace(db, thread_id, checkpoint_ns), present=False, parent_run=None, parent_has_child=False
-        )
+        namespace = intern_namespace(db, thread_id, checkpoint_ns)
+        return Standing(namespace, present=False, parent_run=None, parent_has_child=False)
     return Standing(row[0], bool(row[1]), row[2], bool(row[3]))
 
 
@@ -308,9 +307,9 @@ def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: 
 def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | None, new: NewCheckpoint) -> None:
     """A checkpoint that is put again keeps its place in the order, and its run unless it names one."""
     db.execute(
-        "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = ?, step = ?, source = ?, next = ?, created_at = ?,"
-        " metadata = ?, exact_type = ?, exact = ?, body_codec = ?, body_size = ?, body = ?, rest_type = ?, rest_codec = ?,"
-        " rest_size = ?, rest = ?, checksum = ?"
+        "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = ?, step = ?, source = ?,"
+        " next = ?, created_at = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?, body_size = ?, body = ?,"
+        " rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?"
         " WHERE namespace = ? AND checkpoint_id = ?",
         (run_id, *new, namespace, new.checkpoint_id),
     )
@@ -336,15 +335,18 @@ def namespaces_of_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> Sequen
     return [row[0] for row in rows]
 
 
-def copy_checkpoints(db: sqlite3.Connection, source: int, target: int) -> None:
-    """In the order of the source, so that the copy has the same latest and the same history."""
+def copy_checkpoints(db: sqlite3.Connection, source: str, target: str) -> None:
+    """Of a whole thread, in its order, so that the copy has the same latest and the same history."""
     db.execute(
         "INSERT INTO checkpoint (namespace, checkpoint_id, parent_id, run_id, step, source, next, created_at, has_child,"
         " state_version, metadata, exact_type, exact, body_codec, body_size, body, rest_type, rest_codec, rest_size, rest,"
         " checksum, key_id)"
-        " SELECT ?, checkpoint_id, parent_id, run_id, step, source, next, created_at, has_child, state_version, metadata,"
-        " exact_type, exact, body_codec, body_size, body, rest_type, rest_codec, rest_size, rest, checksum, key_id"
-        " FROM checkpoint WHERE namespace = ? ORDER BY seq",
+        " SELECT t.id, c.checkpoint_id, c.parent_id, c.run_id, c.step, c.source, c.next, c.created_at, c.has_child,"
+        " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.rest_type,"
+        " c.rest_codec, c.rest_size, c.rest, c.checksum, c.key_id"
+        " FROM namespace s JOIN checkpoint c ON c.namespace = s.id"
+        " JOIN namespace t ON t.thread_id = ? AND t.checkpoint_ns = s.checkpoint_ns"
+        " WHERE s.thread_id = ? ORDER BY c.seq",
         (target, source),
     )
 
@@ -446,6 +448,17 @@ def delete_unneeded_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> None:
     )
 
 
+def release_blobs(db: sqlite3.Connection, namespace: int, ids: Iterable[int]) -> None:
+    """They go, or stay as the base of others; bases that nothing leans on any more go with them."""
+    db.executemany("UPDATE blob SET version = NULL WHERE id = ?", [(blob,) for blob in ids])
+    unneeded = (
+        "DELETE FROM blob WHERE namespace = ? AND version IS NULL AND id NOT IN"
+        " (SELECT base FROM blob WHERE namespace = ? AND base IS NOT NULL)"
+    )
+    while db.execute(unneeded, (namespace, namespace)).rowcount > 0:
+        pass
+
+
 def delete_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> None:
     db.executemany("DELETE FROM blob WHERE id = ?", [(blob,) for blob in ids])
 
@@ -495,6 +508,11 @@ def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> S
     return [WriteRow._make(row) for row in rows]
 
 
+def writes_of_namespace(db: sqlite3.Connection, namespace: int) -> Iterator[WriteRow]:
+    rows = db.execute(_WRITE + " FROM write w WHERE w.namespace = ? ORDER BY w.id", (namespace,))
+    return (WriteRow._make(row) for row in rows)
+
+
 def writes_to_channels(
     db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str], channels: Iterable[str]
 ) -> Sequence[WriteRow]:
@@ -533,3 +551,170 @@ def copy_writes(db: sqlite3.Connection, source: int, target: int) -> None:
 def _new_id(cursor: sqlite3.Cursor) -> int:
     assert cursor.lastrowid is not None  # an INSERT that did not raise made a row
     return cursor.lastrowid
+
+
+# --- overviews: through the views, which name what people see; no value is read ---
+
+_OVERVIEW = ("thread_id", "status", "next", "step", "run_id", "created_at", "updated_at", "checkpoints")
+
+
+class Pages(NamedTuple):
+    page_size: int
+    pages: int
+    free: int
+
+
+def threads(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[dict[str, Any]]:
+    """Keyset pages: those made before the thread `:thread_id`. A null bound is no bound."""
+    rows = db.execute(
+        "SELECT t.thread_id, t.status, t.next, t.step, t.run_id, t.created_at, t.updated_at, t.checkpoints"
+        " FROM threads t JOIN namespace n ON n.thread_id = t.thread_id AND n.checkpoint_ns = ''"
+        " WHERE n.id < coalesce("
+        "  (SELECT id FROM namespace WHERE thread_id = :thread_id AND checkpoint_ns = ''), 9223372036854775807)"
+        " AND (:status IS NULL OR t.status = :status)"
+        " AND (:before IS NULL OR t.updated_at < :before) AND (:after IS NULL OR t.updated_at > :after)"
+        " ORDER BY n.id DESC LIMIT :limit",
+        wanted,
+    )
+    return [dict(zip(_OVERVIEW, row, strict=True)) for row in rows]
+
+
+def runs(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[dict[str, Any]]:
+    """Keyset pages: those that began before the run `:after_run` of the thread `:after_thread`."""
+    rows = db.execute(
+        "SELECT r.thread_id, r.status, r.next, r.step, r.run_id, r.created_at, r.updated_at, r.checkpoints"
+        " FROM runs r WHERE (:thread_id IS NULL OR r.thread_id = :thread_id)"
+        " AND (:status IS NULL OR r.status = :status)"
+        " AND (:after_run IS NULL OR r.seq < (SELECT a.seq FROM runs a"
+        "  WHERE a.thread_id = :after_thread AND a.run_id = :after_run))"
+        " ORDER BY r.seq DESC LIMIT :limit",
+        wanted,
+    )
+    return [dict(zip(_OVERVIEW, row, strict=True)) for row in rows]
+
+
+def idle_threads(
+    db: sqlite3.Connection, statuses: Sequence[str], updated_before: str | None, after: int, limit: int
+) -> Sequence[tuple[int, str]]:
+    """(namespace, thread_id) of threads in one of these states, oldest first, from a namespace on."""
+    return db.execute(
+        "SELECT n.id, t.thread_id FROM namespace n JOIN threads t ON t.thread_id = n.thread_id"
+        " WHERE n.checkpoint_ns = '' AND n.id > ? AND t.status IN (SELECT value FROM json_each(?))"
+        " AND (? IS NULL OR t.updated_at < ?) ORDER BY n.id LIMIT ?",
+        (after, json.dumps(statuses), updated_before, updated_before, limit),
+    ).fetchall()
+
+
+def is_still(db: sqlite3.Connection, thread_id: str, statuses: Sequence[str], updated_before: str | None) -> bool:
+    """Whether a thread is in one of these states, and as idle as that."""
+    found: int = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM threads t WHERE t.thread_id = ?"
+        " AND t.status IN (SELECT value FROM json_each(?)) AND (? IS NULL OR t.updated_at < ?))",
+        (thread_id, json.dumps(statuses), updated_before, updated_before),
+    ).fetchone()[0]
+    return bool(found)
+
+
+def page_counts(db: sqlite3.Connection) -> Pages:
+    return Pages(*(db.execute("PRAGMA " + name).fetchone()[0] for name in ("page_size", "page_count", "freelist_count")))
+
+
+def count_threads(db: sqlite3.Connection) -> int:
+    count: int = db.execute("SELECT count(DISTINCT thread_id) FROM namespace").fetchone()[0]
+    return count
+
+
+def count_checkpoints(db: sqlite3.Connection) -> int:
+    count: int = db.execute("SELECT count(*) FROM checkpoint").fetchone()[0]
+    return count
+
+
+def sizes_by_thread(db: sqlite3.Connection, top: int) -> Sequence[tuple[str, int, int]]:
+    return db.execute(
+        "SELECT n.thread_id, sum(s.stored), sum(s.size) FROM ("
+        " SELECT namespace, length(data) AS stored, size FROM blob"
+        " UNION ALL SELECT namespace, length(data), size FROM write) s"
+        " JOIN namespace n ON n.id = s.namespace GROUP BY n.thread_id ORDER BY 2 DESC, 1 LIMIT ?",
+        (top,),
+    ).fetchall()
+
+
+def sizes_by_channel(db: sqlite3.Connection, top: int) -> Sequence[tuple[str, int, int]]:
+    return db.execute(
+        "SELECT s.channel, sum(s.stored), sum(s.size) FROM ("
+        " SELECT channel, length(data) AS stored, size FROM blob UNION ALL SELECT channel, length(data), size FROM write) s"
+        " GROUP BY s.channel ORDER BY 2 DESC, 1 LIMIT ?",
+        (top,),
+    ).fetchall()
+
+
+def stored_bytes(db: sqlite3.Connection, thread_id: str) -> int:
+    """What the rows of a thread take, without the pages' own overhead."""
+    total: int = db.execute(
+        "SELECT coalesce(sum(bytes), 0) FROM ("
+        " SELECT length(data) AS bytes, namespace FROM blob UNION ALL SELECT length(data), namespace FROM write"
+        " UNION ALL SELECT length(body) + length(metadata) + coalesce(length(rest), 0), namespace FROM checkpoint)"
+        " WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?)",
+        (thread_id,),
+    ).fetchone()[0]
+    return total
+
+
+def count_of_thread(db: sqlite3.Connection, thread_id: str) -> int:
+    count: int = db.execute(
+        "SELECT count(*) FROM checkpoint WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?)", (thread_id,)
+    ).fetchone()[0]
+    return count
+
+
+# --- what `verify` looks for ---
+
+
+def all_namespaces(db: sqlite3.Connection) -> Sequence[int]:
+    return [row[0] for row in db.execute("SELECT id FROM namespace ORDER BY id")]
+
+
+def blob_rows_of(db: sqlite3.Connection, namespace: int) -> Iterator[BlobRow]:
+    """Bases first."""
+    rows = db.execute(
+        "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data"
+        " FROM blob b WHERE b.namespace = ? ORDER BY b.channel, b.id",
+        (namespace,),
+    )
+    return (BlobRow._make(row) for row in rows)
+
+
+def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
+    """(kind, id) of rows that belong to no namespace, lean on nothing that is there, or are needed by nobody."""
+    return db.execute(
+        "SELECT 'checkpoint without a namespace', seq FROM checkpoint WHERE namespace NOT IN (SELECT id FROM namespace)"
+        " UNION ALL SELECT 'write without a namespace', id FROM write WHERE namespace NOT IN (SELECT id FROM namespace)"
+        " UNION ALL SELECT 'value without a namespace', id FROM blob WHERE namespace NOT IN (SELECT id FROM namespace)"
+        " UNION ALL SELECT 'value whose base is gone', id FROM blob"
+        "  WHERE base IS NOT NULL AND base NOT IN (SELECT id FROM blob)"
+        " UNION ALL SELECT 'value that nothing needs', id FROM blob"
+        "  WHERE version IS NULL AND id NOT IN (SELECT base FROM blob WHERE base IS NOT NULL)"
+    ).fetchall()
+
+
+def objects(db: sqlite3.Connection) -> Sequence[tuple[str, str]]:
+    """(type, name) of everything in the schema."""
+    return db.execute("SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY 1, 2").fetchall()
+
+
+def give_back_pages(db: sqlite3.Connection, pages: int) -> None:
+    """Free pages, back to the disk."""
+    db.executescript(f"PRAGMA incremental_vacuum({int(pages)})")  # `execute` would only take its first step
+
+
+def copy_wal_back(db: sqlite3.Connection) -> None:
+    """The -wal into the main file, and cut to nothing where no reader is in the way: nobody is waited for."""
+    patience = db.execute("PRAGMA busy_timeout").fetchone()[0]
+    db.execute("PRAGMA busy_timeout = 0")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.execute(f"PRAGMA busy_timeout = {int(patience)}")
+
+
+def integrity_check(db: sqlite3.Connection) -> Sequence[str]:
+    """SQLite's own complaints; none where all is well."""
+    return [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt import retention, tables
 from langgraph_sqlite_ckpt.blobs import (
     Chain,
     Damaged,
@@ -40,6 +40,7 @@ class Store:
     database: Database
     recent: Recent
     limits: Limits
+    keep_last: int | None = None
 
 
 class Draft(NamedTuple):
@@ -156,7 +157,7 @@ class PutCheckpoint(Operation[None]):
             step=_number(step),
             source=storable_text(source) if isinstance(source, str) else None,
             next=next_nodes(self.checkpoint["channel_values"]),
-            created_at=created_at if isinstance(created_at, str) else datetime.now(timezone.utc).isoformat(),
+            created_at=_utc(created_at),
             metadata=metadata.text,
             exact_type=metadata.exact_type,
             exact=metadata.exact,
@@ -183,6 +184,8 @@ class PutCheckpoint(Operation[None]):
             tables.replace_checkpoint(db, standing.namespace, named_run(self.metadata), row)
         else:
             tables.insert_checkpoint(db, standing.namespace, run_of(db, place, self.metadata, row, standing), row)
+            if self.store.keep_last is not None and not place.checkpoint_ns:
+                retention.trim(db, place.thread_id, standing.namespace, self.store.keep_last)
 
     def _store_blobs(self, db: sqlite3.Connection, namespace: int) -> None:
         present = self._present(db, namespace)
@@ -253,9 +256,20 @@ class PutWrites(Operation[None]):
         return NewWrite(self.task_id, idx, self.task_path, channel, kind, packed.codec, *packed[1:3], packed.data)
 
     def apply(self, db: sqlite3.Connection) -> None:
+        if not self._rows:
+            return
         namespace = tables.intern_namespace(db, self.place.thread_id, self.place.checkpoint_ns)
         tables.keep_first_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx >= 0])
         tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
+
+
+def _utc(moment: Any) -> str:
+    """LangGraph's time stamp in one form, so that text order is time order; else the time of this write."""
+    try:
+        parsed = datetime.fromisoformat(moment)
+    except (TypeError, ValueError):
+        parsed = datetime.now(timezone.utc)
+    return parsed.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
 def _number(step: Any) -> int | float | None:

@@ -1,0 +1,145 @@
+"""What is in the file: threads and runs with their status, and what takes the space. No value is ever read for it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.errors import InvalidRequest
+
+Status = Literal["completed", "interrupted", "failed", "running"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+class Thread(NamedTuple):
+    """A thread, by its latest root checkpoint."""
+
+    thread_id: str
+    status: Status
+    next: tuple[str, ...]
+    step: int | None
+    run_id: str
+    created_at: datetime
+    updated_at: datetime
+    checkpoints: int
+
+
+class Run(NamedTuple):
+    """One execution of a task, by the latest of its root checkpoints."""
+
+    thread_id: str
+    status: Status
+    next: tuple[str, ...]
+    step: int | None
+    run_id: str
+    created_at: datetime
+    updated_at: datetime
+    checkpoints: int
+
+
+class Size(NamedTuple):
+    """Bytes of the values of a thread or channel: as stored, and before they were packed."""
+
+    name: str
+    stored: int
+    uncompressed: int
+
+
+class Stats(NamedTuple):
+    """Bytes and counts of a file. `threads_by_size` and `channels_by_size` name the largest, largest first."""
+
+    file_bytes: int
+    wal_bytes: int
+    free_bytes: int
+    threads: int
+    checkpoints: int
+    threads_by_size: Sequence[Size]
+    channels_by_size: Sequence[Size]
+
+
+def threads(
+    db: sqlite3.Connection,
+    status: str | None,
+    updated_before: datetime | None,
+    updated_after: datetime | None,
+    limit: int | None,
+    after: Thread | str | None,
+) -> Sequence[Thread]:
+    """Newest thread first, by when it was made: an order that does not change between pages."""
+    wanted = {
+        "status": _known(status),
+        "before": as_text(updated_before),
+        "after": as_text(updated_after),
+        "limit": _limit(limit),
+        "thread_id": after.thread_id if isinstance(after, Thread) else after,
+    }
+    return [Thread(**_typed(row)) for row in tables.threads(db, wanted)]
+
+
+def runs(
+    db: sqlite3.Connection, thread_id: str | None, status: str | None, limit: int | None, after: Run | None
+) -> Sequence[Run]:
+    """Newest run first, by when it began."""
+    wanted = {
+        "thread_id": thread_id,
+        "status": _known(status),
+        "limit": _limit(limit),
+        "after_thread": after.thread_id if after else None,
+        "after_run": after.run_id if after else None,
+    }
+    return [Run(**_typed(row)) for row in tables.runs(db, wanted)]
+
+
+def stats(db: sqlite3.Connection, path: str, top: int) -> Stats:
+    pages = tables.page_counts(db)
+    return Stats(
+        file_bytes=pages.pages * pages.page_size,
+        wal_bytes=_size_of(path + "-wal"),
+        free_bytes=pages.free * pages.page_size,
+        threads=tables.count_threads(db),
+        checkpoints=tables.count_checkpoints(db),
+        threads_by_size=[Size(*row) for row in tables.sizes_by_thread(db, top)],
+        channels_by_size=[Size(*row) for row in tables.sizes_by_channel(db, top)],
+    )
+
+
+def as_text(moment: datetime | None) -> str | None:
+    """As the file has it: UTC, with microseconds, so that text order is time order."""
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
+        raise InvalidRequest(f"{moment!r} has no time zone: datetime.now(timezone.utc), for example")
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+
+
+def _typed(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        "next": tuple(json.loads(row["next"])),
+        "created_at": datetime.fromisoformat(row["created_at"]),
+        "updated_at": datetime.fromisoformat(row["updated_at"]),
+    }
+
+
+def _known(status: str | None) -> str | None:
+    if status is not None and status not in STATUSES:
+        raise InvalidRequest(f"status is one of {', '.join(STATUSES)}, not {status!r}")
+    return status
+
+
+def _limit(limit: int | None) -> int:
+    if limit is not None and limit < 0:
+        raise InvalidRequest(f"limit must not be negative: {limit}")
+    return -1 if limit is None else limit
+
+
+def _size_of(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:  # a private memory has none, nor has a file that was closed cleanly
+        return 0

@@ -1,0 +1,181 @@
+"""What people and cron jobs ask of a file, beside LangGraph's contract: what is in it, is it well, is it small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from langgraph_sqlite_ckpt import overview, tables, verification
+from langgraph_sqlite_ckpt.errors import InvalidRequest
+from langgraph_sqlite_ckpt.overview import Run, Stats, Thread
+from langgraph_sqlite_ckpt.sweeping import UNATTENDED, Sweep, Swept
+from langgraph_sqlite_ckpt.verification import Problem
+
+if TYPE_CHECKING:
+    from langgraph_sqlite_ckpt.saver import Shared
+
+Progress = Callable[[int, int], object]
+"""Called with what is done and what there is to do, in the same unit."""
+
+_PAGES_AT_ONCE = 2000
+_FREE_PAGES = 1024  # after a delete: fewer than these are left for what comes next
+
+
+class Upkeep:
+    """The rest of `SqliteSaver`. Thread-safe like all of it; each method has an async twin that does the same elsewhere."""
+
+    _shared: Shared
+
+    def threads(
+        self,
+        *,
+        status: str | None = None,
+        updated_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        limit: int | None = None,
+        after: Thread | str | None = None,
+    ) -> Sequence[Thread]:
+        """The threads with their status, newest first (by when each was made); no value is read for it.
+
+        Args:
+            status: Only "completed", "interrupted" (a person is waited for), "failed" or "running". Until the liveness of
+                processes is recorded, a thread whose process died says "running" too.
+            updated_before: Only those whose latest checkpoint is older; with a time zone.
+            updated_after: Only those whose latest checkpoint is newer.
+            limit: At most so many.
+            after: The last thread of the page before (or its id): pages stay put while threads come and change.
+        """
+        with self._shared.database.read() as db:
+            return overview.threads(db, status, updated_before, updated_after, limit, after)
+
+    def runs(
+        self,
+        thread_id: object = None,
+        *,
+        status: str | None = None,
+        limit: int | None = None,
+        after: Run | None = None,
+    ) -> Sequence[Run]:
+        """The runs of a thread, or of all, newest first (by when each began). The arguments are those of `threads`."""
+        with self._shared.database.read() as db:
+            return overview.runs(db, None if thread_id is None else str(thread_id), status, limit, after)
+
+    def stats(self, *, top: int = 20) -> Stats:
+        """Sizes of the file, its -wal and its free pages in bytes, counts, and the `top` largest threads and channels."""
+        with self._shared.database.read() as db:
+            return overview.stats(db, self._shared.database.path, top)
+
+    def verify(self) -> Sequence[Problem]:
+        """Check everything: SQLite's own integrity check, the schema, each row and value, orphans. Empty: all is well.
+
+        Reads the whole file, thread by thread; writers go on meanwhile.
+        """
+        return list(verification.verify(self._shared.database))
+
+    def sweep(
+        self,
+        *,
+        idle_for: timedelta | None = None,
+        keep_last: int | None = None,
+        statuses: Sequence[str] = UNATTENDED,
+        dry_run: bool = False,
+        batch: int = 20,
+    ) -> Swept:
+        """Delete threads that have been idle, and all but the last checkpoints of the others.
+
+        Args:
+            idle_for: Threads without a new checkpoint for so long go as a whole.
+            keep_last: Checkpoints to keep in each thread, with all that they need.
+            statuses: Only threads in these states. Default: all but "interrupted", which waits for a person.
+            dry_run: Only count. (Each batch is done and rolled back, so the counts are exact.)
+            batch: Threads per transaction: writers get their turn between two.
+
+        Returns:
+            Counts of threads and checkpoints, and the bytes of their rows.
+        """
+        shared = self._shared
+        swept = Sweep(idle_for, keep_last, statuses, dry_run, batch).run(shared.database, shared.store.limits)
+        self._tidy()
+        return swept
+
+    def compact(self, progress: Progress | None = None) -> int:
+        """Give free pages back to the disk, and the -wal. Done in short steps, beside writers. Returns bytes given back.
+
+        Args:
+            progress: Called after each step with bytes given back and bytes to give back.
+        """
+        database = self._shared.database
+        with database.read() as db:
+            page_size, before, total = tables.page_counts(db)
+        free = total
+        while free > 0:
+            database.maintain(partial(tables.give_back_pages, pages=_PAGES_AT_ONCE))
+            with database.read() as db:
+                left = tables.page_counts(db).free
+            if progress is not None:
+                progress((total - left) * page_size, total * page_size)
+            if left >= free:  # others free pages as fast as we give them back
+                break
+            free = left
+        database.maintain(tables.copy_wal_back)
+        with database.read() as db:
+            return max(0, before - tables.page_counts(db).pages) * page_size
+
+    def _tidy(self) -> None:
+        """After a delete: what it freed goes back to the disk, if it is worth the trouble."""
+        with self._shared.database.read() as db:
+            free = tables.page_counts(db).free
+        if free >= _FREE_PAGES:
+            self.compact()
+
+    async def athreads(
+        self,
+        *,
+        status: str | None = None,
+        updated_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        limit: int | None = None,
+        after: Thread | str | None = None,
+    ) -> Sequence[Thread]:
+        call = partial(
+            self.threads,
+            status=status,
+            updated_before=updated_before,
+            updated_after=updated_after,
+            limit=limit,
+            after=after,
+        )
+        return await self._shared.courier.read(call)
+
+    async def aruns(
+        self, thread_id: object = None, *, status: str | None = None, limit: int | None = None, after: Run | None = None
+    ) -> Sequence[Run]:
+        return await self._shared.courier.read(partial(self.runs, thread_id, status=status, limit=limit, after=after))
+
+    async def astats(self, *, top: int = 20) -> Stats:
+        return await self._shared.courier.read(partial(self.stats, top=top))
+
+    async def averify(self) -> Sequence[Problem]:
+        return await self._shared.courier.read(self.verify)
+
+    async def asweep(
+        self,
+        *,
+        idle_for: timedelta | None = None,
+        keep_last: int | None = None,
+        statuses: Sequence[str] = UNATTENDED,
+        dry_run: bool = False,
+        batch: int = 20,
+    ) -> Swept:
+        call = partial(self.sweep, idle_for=idle_for, keep_last=keep_last, statuses=statuses, dry_run=dry_run, batch=batch)
+        return await self._shared.courier.read(call)
+
+    async def acompact(self, progress: Progress | None = None) -> int:
+        return await self._shared.courier.read(partial(self.compact, progress))
+
+
+def require_keep_last(keep_last: int | None) -> None:
+    if keep_last is not None and (not isinstance(keep_last, int) or keep_last < 1):
+        raise InvalidRequest(f"keep_last is a number of checkpoints, at least 1, not {keep_last!r}")
