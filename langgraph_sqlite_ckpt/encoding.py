@@ -26,6 +26,7 @@ from langgraph_sqlite_ckpt.tables import CheckpointRow, MetadataRow, Version, Wr
 T = TypeVar("T")
 
 _SHORT = 200  # characters of a string that is kept beside the body
+_READABLE = json.JSONEncoder(ensure_ascii=False).encode
 _INLINE = "inline"  # in the body: the channels whose values are in the rest
 
 
@@ -274,7 +275,7 @@ def readable_metadata(row: CheckpointRow | MetadataRow) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = _READABLE(value)
     return text if storable_text(text) == text else json.dumps(value)
 
 

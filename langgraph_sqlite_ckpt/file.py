@@ -91,7 +91,8 @@ def normalise_path(path: Any) -> str:
         raise InvalidRequest(f"{text!r} is another database's address; this saver keeps one SQLite file")
     if scheme in ("file", "sqlite") or scheme.startswith("sqlite+"):
         plain = text.split("?", 1)[0].split(":", 1)[1]
-        plain = plain.removeprefix("///")
+        plain = plain.removeprefix("//")
+        plain = plain if scheme == "file" else plain.removeprefix("/")
         raise InvalidRequest(f'a plain path is needed, not a URL: SqliteSaver("{plain or "agent.db"}")')
     try:
         return text if text == MEMORY else str(Path(text).expanduser().absolute())
