@@ -122,23 +122,31 @@ class Database:
                 time.sleep(0.01)
 
     def _connect(self) -> sqlite3.Connection:
-        target = MEMORY if self.path == MEMORY else self._uri()
         try:
             db = sqlite3.connect(
-                target,
+                MEMORY if self.path == MEMORY else self._uri(),
                 timeout=self._busy_timeout,
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=256,
                 uri=self.path != MEMORY,
             )
-            db.text_factory = _text  # one damaged byte must not keep a whole page of rows from being read
-            db.execute(f"PRAGMA synchronous = {self._synchronous}")
-            db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_SIZE_LIMIT}")
-            db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
         except sqlite3.Error as error:
             raise open_error(self.path, error) from error
+        try:
+            self._set_up(db)
+        except BaseException as error:
+            db.close()
+            if isinstance(error, sqlite3.Error):
+                raise open_error(self.path, error) from error
+            raise
         return db
+
+    def _set_up(self, db: sqlite3.Connection) -> None:
+        db.text_factory = _text  # one damaged byte must not keep a whole page of rows from being read
+        db.execute(f"PRAGMA synchronous = {self._synchronous}")
+        db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_SIZE_LIMIT}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
 
     def _uri(self) -> str:
         uri = Path(self.path).absolute().as_uri()
@@ -250,13 +258,22 @@ class Database:
             ticket.settle(StorageError(f"{self.path}: somebody keeps deleting what this write needs; try again"))
         return tickets
 
-    def maintain(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Work that SQLite does in transactions of its own (vacuum, -wal), with no writer of ours in between."""
+    def maintain(self, work: Callable[[sqlite3.Connection], T], *, patience: float | None = None) -> T:
+        """Work that SQLite does in transactions of its own (vacuum, -wal), with no writer of ours in between.
+
+        `patience`: seconds to wait for others, in the place of `busy_timeout`.
+        """
         with self._writing:
+            db = self._writable()
             try:
-                return work(self._writable())
+                if patience is not None:
+                    _wait_for_others(db, patience)
+                return work(db)
             except sqlite3.Error as error:
                 raise storage_error(self.path, error) from error
+            finally:
+                if patience is not None:
+                    _wait_for_others(db, self._busy_timeout)
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
@@ -434,6 +451,10 @@ def _whole(db: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         _roll_back(db)
         raise
+
+
+def _wait_for_others(db: sqlite3.Connection, seconds: float) -> None:
+    db.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
 def _text(raw: bytes) -> str:

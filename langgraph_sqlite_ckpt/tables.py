@@ -708,11 +708,8 @@ def give_back_pages(db: sqlite3.Connection, pages: int) -> None:
 
 
 def copy_wal_back(db: sqlite3.Connection) -> None:
-    """The -wal into the main file, and cut to nothing where no reader is in the way: nobody is waited for."""
-    patience = db.execute("PRAGMA busy_timeout").fetchone()[0]
-    db.execute("PRAGMA busy_timeout = 0")
+    """The -wal into the main file, and cut to nothing where no reader is in the way."""
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    db.execute(f"PRAGMA busy_timeout = {int(patience)}")
 
 
 def integrity_check(db: sqlite3.Connection) -> Sequence[str]:

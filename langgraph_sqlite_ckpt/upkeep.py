@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from langgraph_sqlite_ckpt import overview, tables, verification
-from langgraph_sqlite_ckpt.errors import InvalidRequest
+from langgraph_sqlite_ckpt.errors import InvalidRequest, StorageError
 from langgraph_sqlite_ckpt.overview import Run, Stats, Thread
 from langgraph_sqlite_ckpt.sweeping import UNATTENDED, Sweep, Swept
 from langgraph_sqlite_ckpt.verification import Problem
@@ -106,12 +107,15 @@ class Upkeep:
         Args:
             progress: Called after each step with bytes given back and bytes to give back.
         """
+        return self._compact(progress, patience=None)
+
+    def _compact(self, progress: Progress | None, *, patience: float | None) -> int:
         database = self._shared.database
         with database.read() as db:
             page_size, before, total = tables.page_counts(db)
         free = total
         while free > 0:
-            database.maintain(partial(tables.give_back_pages, pages=_PAGES_AT_ONCE))
+            database.maintain(partial(tables.give_back_pages, pages=_PAGES_AT_ONCE), patience=patience)
             with database.read() as db:
                 left = tables.page_counts(db).free
             if progress is not None:
@@ -119,16 +123,17 @@ class Upkeep:
             if left >= free:  # others free pages as fast as we give them back
                 break
             free = left
-        database.maintain(tables.copy_wal_back)
+        database.maintain(tables.copy_wal_back, patience=0)
         with database.read() as db:
             return max(0, before - tables.page_counts(db).pages) * page_size
 
     def _tidy(self) -> None:
-        """After a delete: what it freed goes back to the disk, if it is worth the trouble."""
-        with self._shared.database.read() as db:
-            free = tables.page_counts(db).free
-        if free >= _FREE_PAGES:
-            self.compact()
+        """After a delete: what it freed goes back to the disk, if that is worth the trouble and in nobody's way."""
+        with suppress(StorageError):  # the delete is done, and must not fail for this
+            with self._shared.database.read() as db:
+                free = tables.page_counts(db).free
+            if free >= _FREE_PAGES:
+                self._compact(None, patience=0)
 
     async def athreads(
         self,
