@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from langgraph_sqlite_ckpt.splice import splice, spliced_size, unsplice
+from langgraph_sqlite_ckpt.splice import Rope, splice, spliced_size, unsplice
 from langgraph_sqlite_ckpt.tables import BlobRow, Version
 from langgraph_sqlite_ckpt.zstandard import ZstdError, compressed, decompressed
 
@@ -85,29 +85,34 @@ def pack_against(raw: bytes, base: bytes, limits: Limits) -> Packed | None:
     return _packed(Codec.DELTA, raw, data)
 
 
-def unpack(codec: int, size: int, data: bytes, base: bytes | None = None) -> bytes:
+def unpack(codec: int, size: int, data: bytes) -> bytes:
+    """The bytes that were packed without help from other versions."""
+    return bytes(unpack_against(codec, size, data, None))
+
+
+def unpack_against(codec: int, size: int, data: bytes, base: Rope | None) -> Rope:
     """The bytes that were packed. Raises `Damaged` rather than give other bytes than those.
 
     The size is compared with the stored bytes' own before anything is allocated, so a forged row is no decompression bomb.
     """
     try:
-        raw = _unpack(codec, size, data, base)
+        rope = _unpack(codec, size, data, base)
     except (ZstdError, ValueError, TypeError, OverflowError) as error:
         raise Damaged(str(error)) from error
-    if len(raw) != size:
-        raise Damaged(f"{len(raw)} bytes where {size} were stored")
-    return raw
+    if rope.size != size:
+        raise Damaged(f"{rope.size} bytes where {size} were stored")
+    return rope
 
 
-def _unpack(codec: int, size: int, data: bytes, base: bytes | None) -> bytes:
+def _unpack(codec: int, size: int, data: bytes, base: Rope | None) -> Rope:
     if codec == Codec.RAW:
-        return data
+        return Rope.of(data)
     if codec == Codec.ZSTD:
-        return decompressed(data, size)
+        return Rope.of(decompressed(data, size))
     if base is None:
         raise Damaged("what it was compressed against is gone")
     if codec == Codec.DELTA:
-        return decompressed(data, size, base)
+        return Rope.of(decompressed(data, size, bytes(base)))
     if codec != Codec.SPLICE:
         raise Damaged(f"unknown codec {codec}")
     if spliced_size(data) != size:
@@ -153,7 +158,7 @@ def base_position(position: int) -> int:
     return position - step
 
 
-def _still_needed(position: int) -> set[int]:
+def still_needed(position: int) -> set[int]:
     """The positions that any later one can lean on, once `position` is written."""
     needed, step = {position}, 1
     while step <= position:
@@ -206,7 +211,7 @@ class Recent:
         with self._lock:
             values = self._channels.pop(key, {})
             self._size -= _weight(values)
-            needed = _still_needed(value.position)
+            needed = still_needed(value.position)
             values = {position: held for position, held in values.items() if position in needed}
             values[value.position] = value
             self._channels[key] = values
@@ -225,34 +230,31 @@ def _weight(values: Mapping[int, Value]) -> int:
 
 
 class Chain:
-    """Fetched blobs with all that they lean on; bytes are rebuilt when asked for, each once while it is remembered."""
+    """Fetched blobs with all that they lean on; bytes are rebuilt when asked for, each step once while it is remembered."""
 
     _HOPS = 256  # a chain of a billion versions needs 70
+    _REMEMBERED = 64  # more than a path is long; a long listing must not hold every version
 
     def __init__(self, rows: Sequence[BlobRow], known: Iterable[Value] = ()) -> None:
         self._rows = {row.id: row for row in rows}
-        self._raw: OrderedDict[int, bytes] = OrderedDict((value.blob, value.raw) for value in known)
+        self._ropes: OrderedDict[int, Rope] = OrderedDict((value.blob, Rope.of(value.raw)) for value in known)
 
     def raw(self, blob: int) -> bytes:
         """Raises `Damaged` where the blob or what it leans on is not what was written."""
         path = self._path(blob)
-        raw = self._raw.get(path[-1])
-        for at in reversed(path if raw is None else path[:-1]):
+        rope = self._ropes.get(path[-1])
+        for at in reversed(path if rope is None else path[:-1]):
             row = self._rows[at]
             require_checksum(row.checksum, row.data)
-            raw = unpack(row.codec, row.size, row.data, raw)
-            self._remember(at, raw)
-        assert raw is not None  # the path has at least the blob itself
-        return raw
-
-    def at_hand(self, blob: int) -> bytes | None:
-        """Without rebuilding anything."""
-        return self._raw.get(blob)
+            rope = unpack_against(row.codec, row.size, row.data, rope)
+            self._remember(at, rope)
+        assert rope is not None  # the path has at least the blob itself
+        return bytes(rope)
 
     def _path(self, blob: int) -> Sequence[int]:
         """From the blob down to the first one that is at hand or leans on nothing."""
         path = [blob]
-        while path[-1] not in self._raw:
+        while path[-1] not in self._ropes:
             row = self._rows.get(path[-1])
             if row is None or len(path) > self._HOPS:
                 raise Damaged("what it was compressed against is gone" if row is None else "its chain loops")
@@ -261,7 +263,7 @@ class Chain:
             path.append(row.base)
         return path
 
-    def _remember(self, blob: int, raw: bytes) -> None:
-        self._raw[blob] = raw
-        while len(self._raw) > 64:  # more than a path is long; a long listing must not hold every version
-            self._raw.popitem(last=False)
+    def _remember(self, blob: int, rope: Rope) -> None:
+        self._ropes[blob] = rope
+        while len(self._ropes) > self._REMEMBERED:
+            self._ropes.popitem(last=False)

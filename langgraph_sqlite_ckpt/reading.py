@@ -99,21 +99,13 @@ def _held(recent: Recent, row: CheckpointRow, head: BlobHead) -> Value | None:
 
 
 def decode_one(serde: SerializerProtocol, recent: Recent, one: One) -> CheckpointTuple:
+    """What was read is remembered: the next step will be stored against it."""
     chain = Chain(one.rows, one.held)
     decoded = one.fetched.decoded(serde, chain)
-    _remember(recent, one, chain)
+    for head in one.fetched.blobs:
+        value = Value(head.id, head.version, head.position, head.type, chain.raw(head.id))
+        recent.remember(_key(one.fetched.row, head), value)
     return decoded
-
-
-def _remember(recent: Recent, one: One, chain: Chain) -> None:
-    """What was read is what the next step will be stored against."""
-    heads = {head.id: head for head in one.fetched.blobs}
-    for row in one.rows:
-        raw = chain.at_hand(row.id)
-        if raw is not None:
-            recent.remember(_key(one.fetched.row, row), Value(row.id, row.version, row.position, row.type, raw))
-    for value in one.held:
-        recent.remember(_key(one.fetched.row, heads[value.blob]), value)
 
 
 def _key(row: CheckpointRow, blob: BlobHead | BlobRow) -> Key:

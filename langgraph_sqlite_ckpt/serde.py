@@ -43,6 +43,7 @@ class SafeSerializer(JsonPlusSerializer):
 
     def __init__(self, allowed_types: Iterable[AllowedType | tuple[str, ...]] = ()) -> None:
         self._allowed = frozenset(_type_key(allowed) for allowed in allowed_types)
+        self._known: dict[tuple[str, str], Any] = {}  # only of types that are allowed by name
         super().__init__(allowed_msgpack_modules=None, __unpack_ext_hook__=self._rebuild)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
@@ -68,8 +69,11 @@ class SafeSerializer(JsonPlusSerializer):
     def _class(self, module: str, name: str) -> Any:
         """The class (or, for safe types, the factory) of that name, if stored bytes may become it."""
         key = (module, name)
+        if key in self._known:
+            return self._known[key]
         if key in SAFE_MSGPACK_TYPES or key in self._allowed:
-            return _lookup(_imported(module, name), module, name)
+            self._known[key] = _lookup(_imported(module, name), module, name)
+            return self._known[key]
         found = _lookup(sys.modules.get(module), module, name)
         if not _is_data_class(found):
             raise Unbuildable(

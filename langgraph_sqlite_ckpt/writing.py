@@ -24,6 +24,7 @@ from langgraph_sqlite_ckpt.blobs import (
     checksum_of,
     pack,
     pack_against,
+    still_needed,
 )
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline, storable_text
@@ -134,15 +135,16 @@ class PutCheckpoint(Operation[None]):
         return pack(raw, self.store.limits), None, 0
 
     def _base(self, channel: str) -> tuple[Value, int] | None:
+        """The version to lean on, and the place in the chain of the one that does. None: a chain begins."""
         key, recent = self._key(channel), self.store.recent
-        newest = recent.newest(key)
-        if newest is None and self.parent_id is not None:
-            newest = recall(self.store, key)
+        newest = recent.newest(key) or (recall(self.store, key) if self.parent_id is not None else None)
         if newest is None:
             return None
         position = newest.position + 1
-        value = recent.at(key, base_position(position))
-        return (value, position) if value is not None else (newest, position)
+        base = recent.at(key, base_position(position))
+        if base is None and recall(self.store, key) is not None:
+            base = recent.at(key, base_position(position))
+        return None if base is None else (base, position)
 
     def _encode_row(self, beside: Mapping[str, Any]) -> NewCheckpoint:
         metadata = encode_metadata(self.serde, self.place, self.metadata)
@@ -291,10 +293,11 @@ def recall(store: Store, key: Key) -> Value | None:
         rows = tables.chain(db, [head.id]) if head is not None else ()
     if head is None:
         return None
-    chain = Chain(rows)
+    chain, needed = Chain(rows), still_needed(head.position)
     try:
         for row in rows:
-            store.recent.remember(key, Value(row.id, row.version, row.position, row.type, chain.raw(row.id)))
+            if row.position in needed:
+                store.recent.remember(key, Value(row.id, row.version, row.position, row.type, chain.raw(row.id)))
     except Damaged:  # reading that value will say so; new ones start a chain of their own
         return None
     return store.recent.newest(key)
