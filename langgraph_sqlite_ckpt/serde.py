@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-import weakref
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from inspect import isclass
@@ -43,16 +43,20 @@ class SafeSerializer(JsonPlusSerializer):
 
     def __init__(self, allowed_types: Iterable[AllowedType | tuple[str, ...]] = ()) -> None:
         self._allowed = frozenset(_type_key(allowed) for allowed in allowed_types)
+        self._failed = threading.local()
         self._known: dict[tuple[str, str], Any] = {}  # only of types that are allowed by name
         super().__init__(allowed_msgpack_modules=None, __unpack_ext_hook__=self._rebuild)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         if data[0] == "json":
             raise Unbuildable("its type, 'json', is one that this serializer never writes")
+        self._failed.reason = None
         try:
             return super().loads_typed(data)
-        except ValueError as error:  # ormsgpack's own, around what went wrong inside
-            raise _innermost(error) from error
+        except ValueError:
+            if self._failed.reason is not None:
+                raise self._failed.reason from None
+            raise
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> SafeSerializer:
         """A serializer that allows these too; itself where there is nothing new."""
@@ -60,11 +64,15 @@ class SafeSerializer(JsonPlusSerializer):
         return self if extra <= self._allowed else SafeSerializer([*self._allowed, *extra])
 
     def _rebuild(self, code: int, data: bytes) -> Any:
-        build = _BUILDERS.get(code)
-        if build is None:
-            raise Unbuildable(f"it has an unknown kind ({code}); a newer LangGraph may have written it")
-        fields = ormsgpack.unpackb(data, ext_hook=self._rebuild, option=ormsgpack.OPT_NON_STR_KEYS)
-        return build(self, fields)
+        """Ormsgpack turns whatever is raised here into a ValueError that says nothing: the reason is kept aside."""
+        try:
+            build = _BUILDERS.get(code)
+            if build is None:
+                raise Unbuildable(f"it has an unknown kind ({code}); a newer LangGraph may have written it")
+            return build(self, ormsgpack.unpackb(data, ext_hook=self._rebuild, option=ormsgpack.OPT_NON_STR_KEYS))
+        except BaseException as reason:
+            self._failed.reason = self._failed.reason or reason
+            raise
 
     def _class(self, module: str, name: str) -> Any:
         """The class (or, for safe types, the factory) of that name, if stored bytes may become it."""
@@ -87,13 +95,6 @@ def _type_key(allowed: AllowedType | tuple[str, ...]) -> tuple[str, ...]:
     return (allowed.__module__, allowed.__name__) if isinstance(allowed, type) else tuple(allowed)
 
 
-def _innermost(error: BaseException) -> BaseException:
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return cause if isinstance(cause, Unbuildable) else error
-
-
 def _lookup(home: ModuleType | None, module: str, name: str) -> Any:
     """Out of the module's own names: a `__getattr__` of a lazy package would import on behalf of stored bytes."""
     if home is None:
@@ -101,7 +102,7 @@ def _lookup(home: ModuleType | None, module: str, name: str) -> Any:
             f"type {module}.{name} is not imported in this process: import {module} first, or pass "
             f"SqliteSaver(path, allowed_types=[({module!r}, {name!r})])"
         )
-    found = vars(home).get(name) or _made_in_a_function(module, name)
+    found = vars(home).get(name) or _made_inside(module, name)
     if found is None:
         raise Unbuildable(
             f"type {module}.{name} no longer exists (renamed or moved, or made inside a function that has not run): "
@@ -117,25 +118,35 @@ def _imported(module: str, name: str) -> ModuleType:
         raise Unbuildable(f"type {module}.{name} cannot be imported: {error}") from error
 
 
-_LOCAL: weakref.WeakValueDictionary[tuple[str, str], type] = weakref.WeakValueDictionary()
+_INNER_BASES: dict[tuple[str, str], type] = {}  # where a class that is no name of its module was found: below which base
 
 
-def _made_in_a_function(module: str, name: str) -> type | None:
-    """The newest living class of that name that a function of the module made, as notebooks and tests do."""
-    if (module, name) not in _LOCAL:
-        for living in _living(object):
-            if living.__name__ == name and living.__module__ == module and "<locals>" in living.__qualname__:
-                _LOCAL[module, name] = living
-    return _LOCAL.get((module, name))
+def _made_inside(module: str, name: str) -> type | None:
+    """The newest living class of that name which the module made inside a function or a class.
+
+    LangGraph writes a class's bare name, so notebooks' and tests' classes cannot be looked up; they are looked for.
+    """
+    base = _INNER_BASES.get((module, name), object)
+    for found in _living_below(base):
+        if found.__name__ == name and found.__module__ == module and "." in found.__qualname__:
+            _INNER_BASES[module, name] = found.__base__ or object
+            return found
+    return None if base is object else _made_inside_any(module, name)
 
 
-def _living(base: type) -> Iterator[type]:
-    """Every class below `base`, each base's in the order in which they were made."""
+def _made_inside_any(module: str, name: str) -> type | None:
+    """It has another base now: look everywhere again."""
+    del _INNER_BASES[module, name]
+    return _made_inside(module, name)
+
+
+def _living_below(base: type) -> Iterator[type]:
+    """Every class below `base`, the newest of each first."""
     seen: set[type] = {type}
     stack = [base]
     while stack:
         found: type
-        for found in type.__subclasses__(stack.pop()):
+        for found in reversed(type.__subclasses__(stack.pop())):
             if found not in seen:
                 seen.add(found)
                 stack.append(found)
