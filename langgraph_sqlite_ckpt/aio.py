@@ -34,6 +34,7 @@ from langgraph.checkpoint.base import (
 )
 
 from langgraph_sqlite_ckpt.database import Database
+from langgraph_sqlite_ckpt.errors import ClosedError
 from langgraph_sqlite_ckpt.operations import Operation, Ticket
 
 T = TypeVar("T")
@@ -96,32 +97,35 @@ class Courier:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._starting = threading.Lock()
-        self._reader: Worker | None = None
-        self._writer: Worker | None = None
+        self._posting = threading.Lock()  # nothing is posted behind the end of a thread
+        self._workers: tuple[Worker, Worker] | None = None
+        self._halted = False
         self._inbox: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
         self._posted = False
 
     async def read(self, work: Callable[[], T]) -> T:
-        reader = self._reader or self._start()[0]
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        reader.post(partial(_read, work, future))
+        with self._posting:
+            self._threads()[0].post(partial(_read, work, future))
         return await future
 
     async def write(self, operation: Operation[T]) -> T:
-        writer = self._writer or self._start()[1]
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._inbox.append((operation, future))
-        if not self._posted:
-            self._posted = True
-            writer.post(self._deliver)
+        with self._posting:
+            writer = self._threads()[1]
+            self._inbox.append((operation, future))
+            if not self._posted:
+                self._posted = True
+                writer.post(self._deliver)
         return await future
 
-    def _start(self) -> tuple[Worker, Worker]:
-        with self._starting:
-            self._reader = self._reader or Worker()
-            self._writer = self._writer or Worker()
-            return self._reader, self._writer
+    def _threads(self) -> tuple[Worker, Worker]:
+        """The reader and the writer."""
+        if self._halted:
+            raise ClosedError(f"{self._database.path}: this saver was closed; make a new one")
+        if self._workers is None:
+            self._workers = Worker(), Worker()
+        return self._workers
 
     def _deliver(self) -> None:
         """On the writer's thread: all that has gathered, in one transaction. What was cancelled already is left out."""
@@ -136,11 +140,12 @@ class Courier:
         _report([_outcome(future, ticket) for (_, future), ticket in zip(awaited, tickets, strict=True)])
 
     def halt(self) -> None:
-        with self._starting:
-            for worker in (self._reader, self._writer):
-                if worker is not None:
-                    worker.halt()
-            self._reader = self._writer = None
+        """What was posted is still done."""
+        with self._posting:
+            self._halted = True
+            for worker in self._workers or ():
+                worker.halt()
+            self._workers = None
 
 
 def _read(work: Callable[[], Any], future: asyncio.Future[Any]) -> None:

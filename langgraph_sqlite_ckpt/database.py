@@ -192,6 +192,14 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """One consistent view of the file. Nothing of the caller's may run in it: read rows, leave, then decode."""
+        try:
+            with self._reader() as db:
+                yield db
+        except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
+            raise self._ours(error) from error
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
         if self.path == MEMORY:
             with self._writing:
                 self._require_open()
@@ -201,8 +209,6 @@ class Database:
         try:
             db.execute("BEGIN")
             yield db
-        except sqlite3.Error as error:
-            raise storage_error(self.path, error) from error
         finally:
             self._give_back(db)
 

@@ -316,13 +316,18 @@ def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | Non
 
 
 def delete_checkpoints(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> None:
-    """With their writes; children of theirs become checkpoints without a parent."""
+    """With their writes; children of theirs become checkpoints without a parent, parents ones without a child."""
     keys = [(namespace, checkpoint_id) for checkpoint_id in checkpoint_ids]
     db.executemany("DELETE FROM write WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.executemany("DELETE FROM checkpoint WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.execute(
         "UPDATE checkpoint SET parent_id = NULL WHERE namespace = :namespace AND parent_id IS NOT NULL AND NOT EXISTS"
         " (SELECT 1 FROM checkpoint p WHERE p.namespace = :namespace AND p.checkpoint_id = checkpoint.parent_id)",
+        {"namespace": namespace},
+    )
+    db.execute(
+        "UPDATE checkpoint SET has_child = 0 WHERE namespace = :namespace AND has_child AND checkpoint_id NOT IN"
+        " (SELECT parent_id FROM checkpoint WHERE namespace = :namespace AND parent_id IS NOT NULL)",
         {"namespace": namespace},
     )
 
