@@ -3,9 +3,9 @@
 Why whole: one hop costs 80 microseconds, and an operation that is cancelled between two awaits leaves a transaction open.
 What crosses here runs to its end, or not at all. Nothing of asyncio is stored, so one saver serves any number of loops.
 
-The threads are aiosqlite's, one for reads and one for writes, so that a read never waits for a
-fsync. They are started when first needed and never keep the process alive. The connections stay `database.py`'s: rejected
-was to let aiosqlite own one, which sync calls, `close()` and forks would then have to share with it.
+The threads are aiosqlite's: one for reads, one for writes, so that a read never waits for a fsync, and one for upkeep. They
+are started when first needed and never keep the process alive. The connections stay `database.py`'s: rejected was to let
+aiosqlite own one, which sync calls, `close()` and forks would then have to share with it.
 
 Writes gather: while one transaction is on its way to the disk, those of all tasks and loops that come meanwhile wait in
 an inbox, and the next hop takes them together.
@@ -98,34 +98,40 @@ class Courier:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._posting = threading.Lock()  # nothing is posted behind the end of a thread
-        self._workers: tuple[Worker, Worker] | None = None
+        self._workers: dict[str, Worker] = {}
         self._halted = False
         self._inbox: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
         self._posted = False
 
     async def read(self, work: Callable[[], T]) -> T:
+        return await self._run("reader", work)
+
+    async def look_after(self, work: Callable[[], T]) -> T:
+        """Work that may take minutes (verify, sweep, compact): no graph waits behind it."""
+        return await self._run("keeper", work)
+
+    async def _run(self, thread: str, work: Callable[[], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._posting:
-            self._threads()[0].post(partial(_read, work, future))
+            self._thread(thread).post(partial(_run, work, future))
         return await future
 
     async def write(self, operation: Operation[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._posting:
-            writer = self._threads()[1]
+            writer = self._thread("writer")
             self._inbox.append((operation, future))
             if not self._posted:
                 self._posted = True
                 writer.post(self._deliver)
         return await future
 
-    def _threads(self) -> tuple[Worker, Worker]:
-        """The reader and the writer."""
+    def _thread(self, name: str) -> Worker:
         if self._halted:
             raise ClosedError(f"{self._database.path}: this saver was closed; make a new one")
-        if self._workers is None:
-            self._workers = Worker(), Worker()
-        return self._workers
+        if name not in self._workers:
+            self._workers[name] = Worker()
+        return self._workers[name]
 
     def _deliver(self) -> None:
         """On the writer's thread: all that has gathered, in one transaction. What was cancelled already is left out."""
@@ -143,12 +149,12 @@ class Courier:
         """What was posted is still done."""
         with self._posting:
             self._halted = True
-            for worker in self._workers or ():
+            for worker in self._workers.values():
                 worker.halt()
-            self._workers = None
+            self._workers.clear()
 
 
-def _read(work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+def _run(work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
     if future.cancelled():
         return
     try:
@@ -220,18 +226,18 @@ class AsyncContract(BaseCheckpointSaver[str]):
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self._courier.write(self._delete_thread(thread_id))
-        await self._courier.read(self._tidy)
+        await self._courier.look_after(self._tidy)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         await self._courier.write(self._delete_for_runs(run_ids))
-        await self._courier.read(self._tidy)
+        await self._courier.look_after(self._tidy)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         await self._courier.write(self._copy_thread(source_thread_id, target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         await self._courier.write(self._prune(thread_ids, strategy))
-        await self._courier.read(self._tidy)
+        await self._courier.look_after(self._tidy)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

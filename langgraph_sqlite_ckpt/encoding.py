@@ -55,7 +55,11 @@ def encode(serde: SerializerProtocol, place: Place, value: Any) -> tuple[str, by
         kind, raw = serde.dumps_typed(value)
         return kind, bytes(raw)
     except Exception as error:  # whatever the serializer or the user's class raises
-        raise EncodeError(place, value, error) from error
+        raise EncodeError(place, f"its type is {type_name(value)}: {error}") from error
+
+
+def type_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def decode(serde: SerializerProtocol, place: Place, kind: str, raw: bytes) -> Any:

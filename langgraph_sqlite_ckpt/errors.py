@@ -66,29 +66,34 @@ class Place(NamedTuple):
         return ", ".join(parts)
 
 
-class EncodeError(CheckpointError):
+class _Placed(CheckpointError):
+    """An error that knows its place. Its arguments rebuild it, so that it can cross processes."""
+
+    def __init__(self, place: Place, cause: object) -> None:
+        super().__init__(place, str(cause))
+        self.place = place
+        self.cause = str(cause)
+
+
+class EncodeError(_Placed):
     """A value cannot be stored. The whole operation was refused, nothing of it is in the file."""
 
-    def __init__(self, place: Place, value: object, cause: BaseException | str) -> None:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        super().__init__(f"cannot store a value of type {kind} ({place}): {cause}")
-        self.place = place
+    def __str__(self) -> str:
+        return f"cannot store a value ({self.place}): {self.cause}"
 
 
-class DecodeError(CheckpointError):
+class DecodeError(_Placed):
     """A stored value cannot be rebuilt in this process. The stored bytes are untouched."""
 
-    def __init__(self, place: Place, cause: BaseException | str) -> None:
-        super().__init__(f"cannot rebuild a stored value ({place}): {cause}")
-        self.place = place
+    def __str__(self) -> str:
+        return f"cannot rebuild a stored value ({self.place}): {self.cause}"
 
 
-class DamagedError(CheckpointError):
+class DamagedError(_Placed):
     """Stored bytes are not what was written: the file was damaged or edited outside this package."""
 
-    def __init__(self, place: Place, cause: BaseException | str) -> None:
-        super().__init__(f"damaged row ({place}): {cause}. Restore the file from a backup; other rows still read")
-        self.place = place
+    def __str__(self) -> str:
+        return f"damaged row ({self.place}): {self.cause}. Restore the file from a backup; other rows still read"
 
 
 class StorageError(CheckpointError):

@@ -118,10 +118,9 @@ def _matching(database: Database, serde: SerializerProtocol, wanted: Mapping[str
 
 
 def _where(database: Database, query: Query) -> Where:
-    where = _scope(query)
+    where = _narrowed(_scope(query), query.filter or {})
     if query.checkpoint_id is not None:
         where = where.also("c.checkpoint_id = ?", query.checkpoint_id)
-    where = _narrowed(where, query.filter or {})
     return _bounded(database, where, query, query.before) if query.before is not None else where
 
 
@@ -137,13 +136,14 @@ def _scope(query: Query) -> Where:
     return Where()
 
 
-def _narrowed(where: Where, wanted: Mapping[str, Any]) -> Where:
+def _narrowed(scope: Where, wanted: Mapping[str, Any]) -> Where:
     """By the columns that have an index, where they cannot rule out what Python would let pass."""
     run_id, source, step = wanted.get("run_id"), wanted.get("source"), wanted.get("step")
+    where = scope
     if type(run_id) is str and run_id and storable_text(run_id) == run_id:
         where = where.also("c.run_id = ?", run_id)
     if type(source) is str and storable_text(source) == source:
-        where = where.also("c.source = ?", source)
+        where = where.also("c.source = ?" if scope.conditions else "c.source || '' = ?", source)
         if source != "loop":
             where = where.also("c.source <> 'loop'")  # the partial indexes are for these
     if isinstance(step, (int, float)) and abs(step) < 2**53:

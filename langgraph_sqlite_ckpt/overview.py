@@ -13,6 +13,7 @@ from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.errors import InvalidRequest
 
 Status = Literal["completed", "interrupted", "failed", "running"]
+_ALL = 2**63 - 1  # above every number
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
@@ -27,6 +28,8 @@ class Thread(NamedTuple):
     created_at: datetime
     updated_at: datetime
     checkpoints: int
+    number: int
+    """Its place in the order of `threads()`."""
 
 
 class Run(NamedTuple):
@@ -40,6 +43,8 @@ class Run(NamedTuple):
     created_at: datetime
     updated_at: datetime
     checkpoints: int
+    number: int
+    """Its place in the order of `runs()`."""
 
 
 class Size(NamedTuple):
@@ -76,7 +81,7 @@ def threads(
         "before": as_text(updated_before),
         "after": as_text(updated_after),
         "limit": _limit(limit),
-        "thread_id": after.thread_id if isinstance(after, Thread) else after,
+        "number": _number_of(db, after),
     }
     return [Thread(**_typed(row)) for row in tables.threads(db, wanted)]
 
@@ -85,14 +90,24 @@ def runs(
     db: sqlite3.Connection, thread_id: str | None, status: str | None, limit: int | None, after: Run | None
 ) -> Sequence[Run]:
     """Newest run first, by when it began."""
+    if after is not None and not isinstance(after, Run):
+        raise InvalidRequest(f"after is the last run of the page before, not {after!r:.80}")
     wanted = {
         "thread_id": thread_id,
         "status": _known(status),
         "limit": _limit(limit),
-        "after_thread": after.thread_id if after else None,
-        "after_run": after.run_id if after else None,
+        "number": after.number if after else _ALL,
     }
     return [Run(**_typed(row)) for row in tables.runs(db, wanted)]
+
+
+def _number_of(db: sqlite3.Connection, after: Thread | str | None) -> int:
+    if after is None or isinstance(after, Thread):
+        return after.number if after else _ALL
+    number = tables.find_namespace(db, after, "") if isinstance(after, str) else None
+    if number is None:
+        raise InvalidRequest(f"after is the last thread of the page before, or its id, not {after!r:.80}")
+    return number
 
 
 def stats(db: sqlite3.Connection, path: str, top: int) -> Stats:
@@ -112,6 +127,8 @@ def as_text(moment: datetime | None) -> str | None:
     """As the file has it: UTC, with microseconds, so that text order is time order."""
     if moment is None:
         return None
+    if not isinstance(moment, datetime):
+        raise InvalidRequest(f"a datetime is needed, not {moment!r:.80}")
     if moment.tzinfo is None:
         raise InvalidRequest(f"{moment!r} has no time zone: datetime.now(timezone.utc), for example")
     return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
@@ -133,8 +150,8 @@ def _known(status: str | None) -> str | None:
 
 
 def _limit(limit: int | None) -> int:
-    if limit is not None and limit < 0:
-        raise InvalidRequest(f"limit must not be negative: {limit}")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidRequest(f"limit is a number of rows, not negative, not {limit!r}")
     return -1 if limit is None else limit
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from langgraph_sqlite_ckpt import history, tables
 from langgraph_sqlite_ckpt.blobs import Chain, Limits, Packed, pack, pack_against
 from langgraph_sqlite_ckpt.encoding import Body, opened, readable_metadata
-from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
+from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest, Place
 from langgraph_sqlite_ckpt.tables import BlobHead, CheckpointRow, NewBlob
 
 _ROOT = ""
@@ -36,9 +37,13 @@ def delete_thread(db: sqlite3.Connection, thread_id: str) -> None:
 
 
 def trim(db: sqlite3.Connection, thread_id: str, root: int, count: int) -> None:
-    """`keep_last` after a put: cheap where nothing has to go, and without packing anything anew."""
+    """`keep_last` after a put: cheap where nothing has to go, and without packing anything anew.
+
+    A damaged row keeps its thread as it is, and must not keep a run from going on.
+    """
     if len(tables.ids_of(db, root)) > count:
-        keep_last(db, None, thread_id, count)
+        with suppress(DamagedError):
+            keep_last(db, None, thread_id, count)
 
 
 def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, count: int) -> None:
@@ -60,11 +65,14 @@ def _is_call(checkpoint_ns: str) -> bool:
 
 
 def _belongs_elsewhere(db: sqlite3.Connection, namespace: int, kept_roots: Collection[str]) -> bool:
-    """Whether the root checkpoint that started this subgraph call is gone."""
+    """Whether the root checkpoint that started this subgraph call is gone.
+
+    Root checkpoints are stored in the background: one that is younger than all that are kept is still to come.
+    """
     latest = tables.latest_checkpoint(db, namespace)
     parents = readable_metadata(latest).get("parents") if latest is not None else None
     root = parents.get(_ROOT) if isinstance(parents, dict) else None
-    return isinstance(root, str) and root not in kept_roots
+    return isinstance(root, str) and root not in kept_roots and root < max(kept_roots, default="")
 
 
 def delete_for_runs(db: sqlite3.Connection, limits: Limits, run_ids: Collection[str]) -> None:
@@ -85,9 +93,10 @@ def keep_only(db: sqlite3.Connection, limits: Limits | None, namespace: int, kep
     for row in _rows(db, namespace, kept):
         if row.parent_id not in kept:  # else what its parent needs is enough
             needed |= _delta_ancestors(db, row)
+    # Values first: should a kept row turn out to be damaged, no checkpoint has been deleted yet.
+    _drop_unmeant_blobs(db, limits, namespace, _rows(db, namespace, needed))
     present = {checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)}
     tables.delete_checkpoints(db, namespace, present - needed)
-    _drop_unmeant_blobs(db, limits, namespace, _rows(db, namespace, needed))
     if tables.namespace_is_empty(db, namespace):
         tables.delete_namespace(db, namespace)
     return needed
@@ -143,7 +152,8 @@ def _repack_leaning_on(db: sqlite3.Connection, limits: Limits, gone: Collection[
 
 def _raw(db: sqlite3.Connection, blob: BlobHead) -> bytes:
     chain = Chain(tables.chain(db, [blob.id]))
-    place = Place(*tables.name_of_namespace(db, blob.namespace), None, blob.channel)
+    named = tables.name_of_namespace(db, blob.namespace) or ("?", "")  # it is there: this transaction found its blob
+    place = Place(*named, None, blob.channel)
     return opened(place, lambda: chain.raw(blob.id))
 
 
@@ -172,4 +182,6 @@ def copy_thread(db: sqlite3.Connection, source: str, target: str) -> None:
         tables.copy_writes(db, namespace, copy)
         copied: dict[int | None, int | None] = {None: None}
         for blob, base in tables.bases_of(db, namespace).items():
+            if base not in copied:
+                raise DamagedError(Place(source), "what one of its values was compressed against is gone")
             copied[blob] = tables.copy_blob(db, blob, copy, copied[base])

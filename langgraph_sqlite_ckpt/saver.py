@@ -402,5 +402,7 @@ def _require_versions(checkpoint: Checkpoint) -> None:
     for versions in (checkpoint["channel_versions"], *checkpoint["versions_seen"].values()):
         for channel, version in versions.items():
             _text("channel", channel)
+            if isinstance(version, str):
+                _text("version", version)
             if type(version) not in (str, int, float) or (type(version) is float and not math.isfinite(version)):
                 raise InvalidRequest(f"the version of channel {channel!r} is a str, int or float, not {version!r:.80}")

@@ -21,6 +21,7 @@ APPLICATION_ID = 0x4C474350  # "LGCP", in the header of every file of ours
 #   its place in that chain. A row without a version is only kept as a base. Ids are never reused: a cached base stays true.
 # - write has no foreign key: a task's writes may arrive before their checkpoint. id grows with every write, so an
 #   interrupt that was answered is older than its answer.
+# - checkpoint_by_source_anywhere is for listings of the whole file; as an expression it is out of the way of others.
 # - codec tells how bytes were packed, size how many they were before, key_id (null: not encrypted) with which key;
 #   checksum is the CRC-32 of the bytes as stored (of a checkpoint: metadata, exact, body and rest); the unpacked bytes
 #   are covered by zstd's own.
@@ -62,9 +63,9 @@ CREATE TRIGGER checkpoint_has_child AFTER INSERT ON checkpoint WHEN NEW.parent_i
     UPDATE checkpoint SET has_child = 1 WHERE namespace = NEW.namespace AND checkpoint_id = NEW.parent_id AND NOT has_child;
 END;
 CREATE INDEX checkpoint_by_namespace ON checkpoint (namespace);
-CREATE INDEX checkpoint_by_run ON checkpoint (run_id);
+CREATE INDEX checkpoint_by_run ON checkpoint (run_id, namespace);
 CREATE INDEX checkpoint_by_step ON checkpoint (namespace, step);
-CREATE INDEX checkpoint_by_source ON checkpoint (source) WHERE source <> 'loop';
+CREATE INDEX checkpoint_by_source_anywhere ON checkpoint (source || '') WHERE source <> 'loop';
 CREATE INDEX checkpoint_by_namespace_source ON checkpoint (namespace, source) WHERE source <> 'loop';
 CREATE TABLE blob (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -100,8 +101,9 @@ CREATE TABLE write (
 );
 """
 
-# An interrupt waits until its own task, or a resume for whichever task waits, writes after it. An error stands until its
-# task writes again. Until the liveness of processes is recorded, a run that crashed says 'running' too.
+# An interrupt waits until its own task writes something after it, or somebody a resume for whichever task waits. (LangGraph
+# stores a task's second question together with the answer to its first: a task's own resume is no answer.) An error stands
+# until its task writes again. Until the liveness of processes is recorded, a run that crashed says 'running' too.
 _VIEWS = """
 CREATE VIEW checkpoints AS
 SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS parent_checkpoint_id, c.step, c.source,
@@ -113,7 +115,7 @@ SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS p
             SELECT 1 FROM write w WHERE w.namespace = c.namespace AND w.checkpoint_id = c.checkpoint_id
             AND w.channel = '__interrupt__' AND NOT EXISTS (
                 SELECT 1 FROM write later WHERE later.namespace = w.namespace AND later.checkpoint_id = w.checkpoint_id
-                AND later.id > w.id AND (later.task_id = w.task_id
+                AND later.id > w.id AND ((later.task_id = w.task_id AND later.channel <> '__resume__')
                     OR (later.channel = '__resume__' AND later.task_id = '00000000-0000-0000-0000-000000000000')))
         ) THEN 'interrupted'
         WHEN EXISTS (
@@ -128,14 +130,15 @@ SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS p
 FROM checkpoint c JOIN namespace n ON n.id = c.namespace;
 
 CREATE VIEW runs AS
-SELECT last.run_id, last.thread_id, last.status, last.next, last.step, first.created_at, last.created_at AS updated_at,
-    span.checkpoints, span.first_seq AS seq
-FROM (
-    SELECT c.namespace, c.run_id, min(c.seq) AS first_seq, max(c.seq) AS last_seq, count(*) AS checkpoints
-    FROM checkpoint c JOIN namespace n ON n.id = c.namespace WHERE n.checkpoint_ns = '' GROUP BY c.namespace, c.run_id
-) span
-JOIN checkpoints last ON last.seq = span.last_seq
-JOIN checkpoint first ON first.seq = span.first_seq;
+SELECT first.run_id, n.thread_id, last.status, last.next, last.step, first.created_at, last.created_at AS updated_at,
+    (SELECT count(*) FROM checkpoint c WHERE c.run_id = first.run_id AND c.namespace = first.namespace) AS checkpoints,
+    first.seq
+FROM checkpoint first
+JOIN namespace n ON n.id = first.namespace
+JOIN checkpoints last ON last.seq = (
+    SELECT max(c.seq) FROM checkpoint c WHERE c.run_id = first.run_id AND c.namespace = first.namespace)
+WHERE n.checkpoint_ns = '' AND NOT EXISTS (
+    SELECT 1 FROM checkpoint c WHERE c.run_id = first.run_id AND c.namespace = first.namespace AND c.seq < first.seq);
 
 CREATE VIEW threads AS
 SELECT n.thread_id, last.status, last.next, last.step, last.run_id, first.created_at, last.created_at AS updated_at,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from langgraph_sqlite_ckpt import retention, tables
 from langgraph_sqlite_ckpt.blobs import Limits
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.errors import InvalidRequest
+from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest
 from langgraph_sqlite_ckpt.operations import Statement
 from langgraph_sqlite_ckpt.overview import STATUSES, as_text
 
@@ -21,11 +21,15 @@ UNATTENDED: tuple[str, ...] = tuple(status for status in STATUSES if status != "
 
 
 class Swept(NamedTuple):
-    """What a sweep took away, or would: whole threads, checkpoints (theirs included), and bytes of rows."""
+    """What a sweep took away, or would: whole threads, checkpoints (theirs included), and bytes of rows.
+
+    `damaged`: threads with a damaged row, which were left as they are (see `verify`).
+    """
 
     threads: int
     checkpoints: int
     bytes: int
+    damaged: int = 0
 
     def __add__(self, other: Swept) -> Swept:  # type: ignore[override]  # a sum of counts, not a longer tuple
         return Swept(*(one + another for one, another in zip(self, other, strict=True)))
@@ -65,6 +69,11 @@ class Sweep:
         return total
 
     def _require_sense(self) -> None:
+        if not isinstance(self.idle_for, (timedelta, type(None))):
+            raise InvalidRequest(f"idle_for is a timedelta, not {self.idle_for!r}")
+        for count in (self.keep_last, self.batch):
+            if not isinstance(count, (int, type(None))):
+                raise InvalidRequest(f"keep_last and batch are whole numbers, not {count!r}")
         if self.idle_for is None and self.keep_last is None:
             raise InvalidRequest("say what to sweep: idle_for=timedelta(days=30), keep_last=100, or both")
         if self.idle_for is not None and self.idle_for < timedelta(0):
@@ -73,8 +82,11 @@ class Sweep:
             raise InvalidRequest(f"keep_last is at least 1 (whole threads go by idle_for), not {self.keep_last}")
         if self.batch < 1:
             raise InvalidRequest(f"batch is at least 1 thread, not {self.batch}")
-        unknown = set(self.statuses) - set(STATUSES)
-        if isinstance(self.statuses, str) or unknown:
+        if (
+            isinstance(self.statuses, str)
+            or not isinstance(self.statuses, Collection)
+            or set(self.statuses) - set(STATUSES)
+        ):
             raise InvalidRequest(f"statuses are some of {', '.join(STATUSES)}, not {self.statuses!r}")
 
     def _batches(self, database: Database, updated_before: str | None) -> Iterator[Sequence[str]]:
@@ -121,7 +133,10 @@ class Sweep:
             ):  # went, or would, as a whole
                 continue
             checkpoints, stored = tables.count_of_thread(db, thread_id), tables.stored_bytes(db, thread_id)
-            retention.keep_last(db, limits, thread_id, self.keep_last)
+            try:
+                retention.keep_last(db, limits, thread_id, self.keep_last)
+            except DamagedError:
+                swept += Swept(0, 0, 0, damaged=1)
             checkpoints -= tables.count_of_thread(db, thread_id)
             swept += Swept(0, checkpoints, stored - tables.stored_bytes(db, thread_id))
         return swept

@@ -168,9 +168,9 @@ def namespaces_of(db: sqlite3.Connection, thread_id: str) -> Sequence[tuple[int,
     return db.execute("SELECT id, checkpoint_ns FROM namespace WHERE thread_id = ? ORDER BY id", (thread_id,)).fetchall()
 
 
-def name_of_namespace(db: sqlite3.Connection, namespace: int) -> tuple[str, str]:
-    """Its thread_id and checkpoint_ns."""
-    row: tuple[str, str] = db.execute(
+def name_of_namespace(db: sqlite3.Connection, namespace: int) -> tuple[str, str] | None:
+    """Its thread_id and checkpoint_ns; None where somebody deleted it."""
+    row: tuple[str, str] | None = db.execute(
         "SELECT thread_id, checkpoint_ns FROM namespace WHERE id = ?", (namespace,)
     ).fetchone()
     return row
@@ -445,17 +445,14 @@ def retire_blob(db: sqlite3.Connection, blob: int) -> None:
     db.execute("UPDATE blob SET version = NULL WHERE id = ?", (blob,))
 
 
-def delete_unneeded_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> None:
-    """Those that nothing was compressed against."""
-    db.executemany(
-        "DELETE FROM blob WHERE id = :id AND NOT EXISTS (SELECT 1 FROM blob b WHERE b.base = :id)",
-        [{"id": blob} for blob in ids],
-    )
-
-
 def release_blobs(db: sqlite3.Connection, namespace: int, ids: Iterable[int]) -> None:
-    """They go, or stay as the base of others; bases that nothing leans on any more go with them."""
+    """They go, or stay as the base of others."""
     db.executemany("UPDATE blob SET version = NULL WHERE id = ?", [(blob,) for blob in ids])
+    delete_unneeded_blobs(db, namespace)
+
+
+def delete_unneeded_blobs(db: sqlite3.Connection, namespace: int) -> None:
+    """Those that no version means and nothing leans on, and then those that only they leaned on."""
     unneeded = (
         "DELETE FROM blob WHERE namespace = ? AND version IS NULL AND id NOT IN"
         " (SELECT base FROM blob WHERE namespace = ? AND base IS NOT NULL)"
@@ -560,7 +557,7 @@ def _new_id(cursor: sqlite3.Cursor) -> int:
 
 # --- overviews: through the views, which name what people see; no value is read ---
 
-_OVERVIEW = ("thread_id", "status", "next", "step", "run_id", "created_at", "updated_at", "checkpoints")
+_OVERVIEW = ("thread_id", "status", "next", "step", "run_id", "created_at", "updated_at", "checkpoints", "number")
 
 
 class Pages(NamedTuple):
@@ -570,13 +567,11 @@ class Pages(NamedTuple):
 
 
 def threads(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[dict[str, Any]]:
-    """Keyset pages: those made before the thread `:thread_id`. A null bound is no bound."""
+    """Keyset pages: those numbered below `:number`. A null bound is no bound."""
     rows = db.execute(
-        "SELECT t.thread_id, t.status, t.next, t.step, t.run_id, t.created_at, t.updated_at, t.checkpoints"
-        " FROM threads t JOIN namespace n ON n.thread_id = t.thread_id AND n.checkpoint_ns = ''"
-        " WHERE n.id < coalesce("
-        "  (SELECT id FROM namespace WHERE thread_id = :thread_id AND checkpoint_ns = ''), 9223372036854775807)"
-        " AND (:status IS NULL OR t.status = :status)"
+        "SELECT t.thread_id, t.status, t.next, t.step, t.run_id, t.created_at, t.updated_at, t.checkpoints, n.id"
+        " FROM namespace n JOIN threads t ON t.thread_id = n.thread_id"
+        " WHERE n.checkpoint_ns = '' AND n.id < :number AND (:status IS NULL OR t.status = :status)"
         " AND (:before IS NULL OR t.updated_at < :before) AND (:after IS NULL OR t.updated_at > :after)"
         " ORDER BY n.id DESC LIMIT :limit",
         wanted,
@@ -585,14 +580,13 @@ def threads(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[di
 
 
 def runs(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[dict[str, Any]]:
-    """Keyset pages: those that began before the run `:after_run` of the thread `:after_thread`."""
+    """Keyset pages: those numbered below `:number`. Without "or null", so that SQLite starts from the thread."""
+    of_thread = " AND r.thread_id = :thread_id" if wanted["thread_id"] is not None else ""
     rows = db.execute(
-        "SELECT r.thread_id, r.status, r.next, r.step, r.run_id, r.created_at, r.updated_at, r.checkpoints"
-        " FROM runs r WHERE (:thread_id IS NULL OR r.thread_id = :thread_id)"
-        " AND (:status IS NULL OR r.status = :status)"
-        " AND (:after_run IS NULL OR r.seq < (SELECT a.seq FROM runs a"
-        "  WHERE a.thread_id = :after_thread AND a.run_id = :after_run))"
-        " ORDER BY r.seq DESC LIMIT :limit",
+        "SELECT r.thread_id, r.status, r.next, r.step, r.run_id, r.created_at, r.updated_at, r.checkpoints, r.seq"
+        " FROM runs r WHERE r.seq < :number AND (:status IS NULL OR r.status = :status)"
+        + of_thread
+        + " ORDER BY r.seq DESC LIMIT :limit",
         wanted,
     )
     return [dict(zip(_OVERVIEW, row, strict=True)) for row in rows]

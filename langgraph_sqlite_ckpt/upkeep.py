@@ -160,10 +160,10 @@ class Upkeep:
         return await self._shared.courier.read(partial(self.runs, thread_id, status=status, limit=limit, after=after))
 
     async def astats(self, *, top: int = 20) -> Stats:
-        return await self._shared.courier.read(partial(self.stats, top=top))
+        return await self._shared.courier.look_after(partial(self.stats, top=top))
 
     async def averify(self) -> Sequence[Problem]:
-        return await self._shared.courier.read(self.verify)
+        return await self._shared.courier.look_after(self.verify)
 
     async def asweep(
         self,
@@ -175,10 +175,10 @@ class Upkeep:
         batch: int = 20,
     ) -> Swept:
         call = partial(self.sweep, idle_for=idle_for, keep_last=keep_last, statuses=statuses, dry_run=dry_run, batch=batch)
-        return await self._shared.courier.read(call)
+        return await self._shared.courier.look_after(call)
 
     async def acompact(self, progress: Progress | None = None) -> int:
-        return await self._shared.courier.read(partial(self.compact, progress))
+        return await self._shared.courier.look_after(partial(self.compact, progress))
 
 
 def require_keep_last(keep_last: int | None) -> None:

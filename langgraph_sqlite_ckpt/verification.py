@@ -59,24 +59,21 @@ def _expected_objects() -> set[tuple[str, str]]:
 
 
 def _namespace(db: sqlite3.Connection, namespace: int) -> Iterator[Problem]:
-    name = Place(*tables.name_of_namespace(db, namespace))
-    yield from _checkpoints(db, namespace)
+    named = tables.name_of_namespace(db, namespace)
+    if named is None:  # deleted meanwhile
+        return
+    place = Place(*named)
+    for checkpoint_id, _ in tables.ids_of(db, namespace):
+        row = tables.find_checkpoint(db, namespace, checkpoint_id)
+        if row is not None:
+            yield from _attempted("checkpoint", place._replace(checkpoint_id=checkpoint_id), partial(_read_whole, row))
+    for write in tables.writes_of_namespace(db, namespace):
+        at = place._replace(checkpoint_id=write.checkpoint_id, channel=write.channel)
+        yield from _attempted("write", at, partial(unpack_write, write))
     blobs = list(tables.blob_rows_of(db, namespace))
     chain = Chain(blobs)
     for blob in blobs:
-        yield from _attempted("value", name._replace(channel=blob.channel), partial(chain.raw, blob.id))
-
-
-def _checkpoints(db: sqlite3.Connection, namespace: int) -> Iterator[Problem]:
-    for checkpoint_id, _ in tables.ids_of(db, namespace):
-        row = tables.find_checkpoint(db, namespace, checkpoint_id)
-        if row is None:
-            continue
-        place = Place(row.thread_id, row.checkpoint_ns, checkpoint_id)
-        yield from _attempted("checkpoint", place, partial(_read_whole, row))
-    for write in tables.writes_of_namespace(db, namespace):
-        place = Place(*tables.name_of_namespace(db, namespace), write.checkpoint_id, write.channel)
-        yield from _attempted("write", place, partial(unpack_write, write))
+        yield from _attempted("value", place._replace(channel=blob.channel), partial(chain.raw, blob.id))
 
 
 def _read_whole(row: CheckpointRow) -> None:

@@ -119,7 +119,7 @@ class PutCheckpoint(Operation[None]):
                 continue
             packed, base, position = self._pack(channel, raw)
             if len(packed.data) > self.store.limits.value:
-                raise EncodeError(place, value, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
+                raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
             yield Draft(
                 NewBlob(channel, version, kind, packed.codec, base, position, *packed[1:3], packed.data), raw, fresh
             )
@@ -201,7 +201,7 @@ class PutCheckpoint(Operation[None]):
             if draft.fresh or draft.blob.channel not in present
         ]
         if replaced:
-            tables.delete_unneeded_blobs(db, replaced)
+            tables.delete_unneeded_blobs(db, namespace)
 
     def _present(self, db: sqlite3.Connection, namespace: int) -> Mapping[str, int]:
         """What the file holds under the versions that this checkpoint names anew or counts on, by channel."""
@@ -253,7 +253,7 @@ class PutWrites(Operation[None]):
         kind, raw = encode(self.serde, place, value)
         packed = pack(raw, self.store.limits)
         if len(packed.data) > self.store.limits.value:
-            raise EncodeError(place, value, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
+            raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
         idx = WRITES_IDX_MAP.get(channel, idx)
         return NewWrite(self.task_id, idx, self.task_path, channel, kind, packed.codec, *packed[1:3], packed.data)
 
