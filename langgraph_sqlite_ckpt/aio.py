@@ -35,7 +35,7 @@ from langgraph.checkpoint.base import (
 
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.errors import ClosedError
-from langgraph_sqlite_ckpt.operations import Operation, Ticket
+from langgraph_sqlite_ckpt.operations import Company, Operation, Ticket
 
 T = TypeVar("T")
 
@@ -102,6 +102,7 @@ class Courier:
         self._halted = False
         self._inbox: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
         self._posted = False
+        self._company = Company()
 
     async def read(self, work: Callable[[], T]) -> T:
         return await self._run("reader", work)
@@ -121,6 +122,7 @@ class Courier:
         with self._posting:
             writer = self._thread("writer")
             self._inbox.append((operation, future))
+            self._company.announce()
             if not self._posted:
                 self._posted = True
                 writer.post(self._deliver)
@@ -135,6 +137,7 @@ class Courier:
 
     def _deliver(self) -> None:
         """On the writer's thread: all that has gathered, in one transaction. What was cancelled already is left out."""
+        self._company.wait(lambda: all(operation.expects_company for operation, _ in tuple(self._inbox)))
         self._posted = False  # first: who comes from now on posts again
         gathered = [self._inbox.popleft() for _ in range(len(self._inbox))]
         awaited = [(operation, future) for operation, future in gathered if not future.cancelled()]

@@ -27,7 +27,6 @@ T = TypeVar("T")
 
 _SHORT = 200  # characters of a string that is kept beside the body
 _READABLE = json.JSONEncoder(ensure_ascii=False).encode
-_INLINE = "inline"  # in the body: the channels whose values are in the rest
 
 
 def is_inline(value: object) -> bool:
@@ -82,6 +81,7 @@ def opened(place: Place, unpack_it: Callable[[], T]) -> T:
 
 class Parts(NamedTuple):
     body: Packed
+    beside: str | None
     rest_type: str | None
     rest: Packed | None
 
@@ -93,13 +93,11 @@ def encode_parts(
     fields = {name: value for name, value in checkpoint.items() if name not in ("channel_values", "id")}
     shared = share_versions(fields)
     odd = {name: shared.pop(name) for name in list(shared) if name not in _SHARED and not is_plain(shared[name])}
-    if beside:
-        shared[_INLINE] = list(beside)
     body = pack(_COMPACT(shared).encode(), limits)
     if not beside and not odd:
-        return Parts(body, None, None)
+        return Parts(body, None, None, None)
     kind, raw = _encode_rest(serde, place, odd, beside)
-    return Parts(body, kind, pack(raw, limits))
+    return Parts(body, _COMPACT(list(beside)) if beside else None, kind, pack(raw, limits))
 
 
 def _encode_rest(
@@ -132,7 +130,7 @@ class Body:
     @property
     def inline(self) -> Sequence[str]:
         """Channels whose values are in the rest."""
-        inline: Sequence[str] = self.fields.get(_INLINE, ())
+        inline: Sequence[str] = json.loads(self.row.beside) if self.row.beside else ()
         return inline
 
     @property
@@ -156,15 +154,14 @@ class Body:
 
     def checkpoint(self, serde: SerializerProtocol, from_blobs: Mapping[str, Any]) -> Checkpoint:
         rest = self.rest(serde)
-        fields = {name: value for name, value in self.fields.items() if name != _INLINE}
         values = {**from_blobs, **rest.get("channel_values", {})}
-        return {**fields, **rest, "id": self.row.checkpoint_id, "channel_values": values}  # type: ignore[typeddict-item]  # the keys `put` was given
+        return {**self.fields, **rest, "id": self.row.checkpoint_id, "channel_values": values}  # type: ignore[typeddict-item]  # the keys `put` was given
 
 
 def _fields(row: CheckpointRow) -> Mapping[str, Any]:
     try:
-        stored = (row.metadata.encode(errors="surrogateescape"), row.exact or b"", row.body, row.rest or b"")
-        require_checksum(row.checksum, *stored)
+        texts = row.metadata.encode(errors="surrogateescape"), (row.beside or "").encode(errors="surrogateescape")
+        require_checksum(row.checksum, texts[0], row.exact or b"", row.body, texts[1], row.rest or b"")
         fields = own_versions(json.loads(unpack(row.body_codec, row.body_size, row.body)))
         fields["channel_versions"].items()
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:

@@ -29,6 +29,10 @@ def make_file(path: str) -> None:
         raise OpenError(f"{path}: cannot be made: {error.strerror or error}") from error
 
 
+def is_empty(path: str) -> bool:
+    return path == MEMORY or Path(path).stat().st_size == 0
+
+
 def require_file(path: str) -> None:
     if Path(path).is_dir():
         raise OpenError(f"{path}: is a folder; name a file in it, for example {path.rstrip('/')}/agent.db")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,26 +45,31 @@ class Stored:
 def walk(db: sqlite3.Connection, namespace: int, checkpoint_id: str, channels: Sequence[str]) -> Walk:
     """From the checkpoint's parent along parent links; each channel ends at the nearest stored value of its own.
 
-    A fork's other branch is no ancestor. A chain that loops ends where it closes.
+    A fork's other branch is no ancestor. A chain that loops ends where it closes. Bodies are only read where one of the
+    channels may have its value.
     """
     stored = {(blob.channel, blob.version): blob for blob in tables.blobs_of_channels(db, namespace, channels)}
+    in_blobs = {channel for channel, _ in stored}
     walked = Walk({channel: [] for channel in channels})
     remaining, seen = set(channels), set[str]()
-    for row in tables.ancestors(db, namespace, checkpoint_id):
-        if not remaining or row.checkpoint_id in seen:
+    for ancestor in tables.ancestors(db, namespace, checkpoint_id):
+        if not remaining or ancestor.checkpoint_id in seen:
             break
         if seen:  # the first is the checkpoint itself: its writes are not yet applied to it
-            _visit(walked, remaining, Body.of(row), stored)
-        seen.add(row.checkpoint_id)
+            for channel in remaining:
+                walked.lines[channel].append(ancestor.checkpoint_id)
+            if remaining & in_blobs or (ancestor.beside and remaining & set(json.loads(ancestor.beside))):
+                _seed_from(walked, remaining, Body.of(tables.checkpoint_numbered(db, ancestor.seq)), stored)
+        seen.add(ancestor.checkpoint_id)
     return walked
 
 
-def _visit(walked: Walk, remaining: set[str], body: Body, stored: Mapping[tuple[str, Version | None], BlobHead]) -> None:
-    inline = set(body.inline)
+def _seed_from(
+    walked: Walk, remaining: set[str], body: Body, stored: Mapping[tuple[str, Version | None], BlobHead]
+) -> None:
     for channel in tuple(remaining):
-        walked.lines[channel].append(body.row.checkpoint_id)
         seed = stored.get((channel, body.versions[channel])) if channel in body.versions else None
-        if channel in inline:
+        if channel in body.inline:
             walked.inline_seeds[channel] = body
         elif seed is not None:
             walked.seeds[channel] = seed

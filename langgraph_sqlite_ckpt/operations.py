@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -15,6 +16,9 @@ class Stale(Exception):
 
 class Operation(Generic[T]):
     """A write, in three moments: `prepare` (no lock held), `apply` (in the transaction), `committed` (after it)."""
+
+    expects_company = False
+    """Whether another operation is likely to follow at once, so that one commit can serve both."""
 
     def prepare(self) -> None:
         """Encode. Called again if `apply` raised `Stale`."""
@@ -59,3 +63,35 @@ class Ticket(Generic[T]):
         if self.error is not None:
             raise self.error
         return self._value[0]
+
+
+class Company:
+    """A moment's wait for another operation, so that one commit, and one fsync, serves both.
+
+    LangGraph stores what a task wrote and the checkpoint after it from two threads, within a fraction of a millisecond:
+    waiting for the second halves the commits. Nothing is acknowledged earlier for it. Whoever is always alone soon stops
+    waiting, and tries again only now and then.
+    """
+
+    _PATIENCE = 0.0002  # seconds; a commit takes 0.3 ms and more
+    _GIVE_UP, _TRY_AGAIN = 8, 64
+
+    def __init__(self) -> None:
+        self._arrived = threading.Event()
+        self._disappointed = 0
+
+    def announce(self) -> None:
+        """An operation has joined."""
+        self._arrived.set()
+
+    def wait(self, alone: Callable[[], bool]) -> None:
+        """Until somebody joins or patience ends, if `alone` and if that has been worth it lately."""
+        self._arrived.clear()
+        if not alone():
+            return
+        if self._GIVE_UP <= self._disappointed < self._GIVE_UP + self._TRY_AGAIN:
+            self._disappointed += 1
+        elif self._arrived.wait(self._PATIENCE):
+            self._disappointed = 0
+        else:
+            self._disappointed = self._GIVE_UP if self._disappointed > self._GIVE_UP else self._disappointed + 1

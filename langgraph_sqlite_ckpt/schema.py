@@ -16,14 +16,15 @@ APPLICATION_ID = 0x4C474350  # "LGCP", in the header of every file of ours
 # Why these columns:
 # - checkpoint.seq is the order of commits; latest and history mean this order, not the greatest id. (No AUTOINCREMENT: it
 #   costs a page in every commit, and only matters after the newest row of all was deleted, when order is safe without.)
-# - checkpoint.body is the checkpoint without its values, rest what only the serializer can store of it.
+# - checkpoint.body is the checkpoint without its values, rest what only the serializer can store of it; beside names the
+#   channels whose values are in the rest.
 # - blob holds a value once per (namespace, channel, version). base is the blob that it was compressed against, position
 #   its place in that chain. A row without a version is only kept as a base. Ids are never reused: a cached base stays true.
 # - write has no foreign key: a task's writes may arrive before their checkpoint. id grows with every write, so an
 #   interrupt that was answered is older than its answer.
 # - checkpoint_by_source_anywhere is for listings of the whole file; as an expression it is out of the way of others.
 # - codec tells how bytes were packed, size how many they were before, key_id (null: not encrypted) with which key;
-#   checksum is the CRC-32 of the bytes as stored (of a checkpoint: metadata, exact, body and rest); the unpacked bytes
+#   checksum is the CRC-32 of the bytes as stored (of a checkpoint: metadata, exact, body, beside, rest); the unpacked bytes
 #   are covered by zstd's own.
 _TABLES = """
 CREATE TABLE namespace (
@@ -51,6 +52,7 @@ CREATE TABLE checkpoint (
     body_codec INTEGER NOT NULL,
     body_size INTEGER NOT NULL,
     body BLOB NOT NULL,
+    beside TEXT,
     rest_type TEXT,
     rest_codec INTEGER,
     rest_size INTEGER,

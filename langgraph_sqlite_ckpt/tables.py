@@ -28,6 +28,7 @@ class CheckpointRow(NamedTuple):
     body_codec: int
     body_size: int
     body: bytes
+    beside: str | None
     rest_type: str | None
     rest_codec: int | None
     rest_size: int | None
@@ -60,6 +61,7 @@ class NewCheckpoint(NamedTuple):
     body_codec: int
     body_size: int
     body: bytes
+    beside: str | None
     rest_type: str | None
     rest_codec: int | None
     rest_size: int | None
@@ -140,7 +142,8 @@ class Standing(NamedTuple):
 
 _CHECKPOINT = """
     SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,
-        c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.rest_type, c.rest_codec, c.rest_size, c.rest, c.checksum
+        c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec, c.rest_size, c.rest,
+        c.checksum
     FROM checkpoint c JOIN namespace n ON n.id = c.namespace
 """
 _BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size"
@@ -249,24 +252,32 @@ def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
     ).fetchall()
 
 
-def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[CheckpointRow]:
-    """The checkpoint, its parent, its parent's parent, ..., read as they are asked for.
+class Ancestor(NamedTuple):
+    seq: int
+    checkpoint_id: str
+    beside: str | None
+
+
+def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[Ancestor]:
+    """The checkpoint, its parent, its parent's parent, ..., read as they are asked for, without their bodies.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
     """
     rows = db.execute(
-        "WITH RECURSIVE line (seq, parent_id) AS ("
-        " SELECT seq, parent_id FROM checkpoint WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
-        " UNION ALL SELECT p.seq, p.parent_id FROM line CROSS JOIN checkpoint p"
-        " ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
-        " SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,"
-        " c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.rest_type, c.rest_codec, c.rest_size, c.rest,"
-        " c.checksum"
-        " FROM line CROSS JOIN checkpoint c ON c.seq = line.seq CROSS JOIN namespace n ON n.id = c.namespace",
+        "WITH RECURSIVE line (seq, checkpoint_id, beside, parent_id) AS ("
+        " SELECT seq, checkpoint_id, beside, parent_id FROM checkpoint"
+        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
+        " UNION ALL SELECT p.seq, p.checkpoint_id, p.beside, p.parent_id FROM line CROSS JOIN checkpoint p"
+        "  ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
+        " SELECT seq, checkpoint_id, beside FROM line",
         {"namespace": namespace, "checkpoint_id": checkpoint_id},
     )
-    return (CheckpointRow._make(row) for row in rows)
+    return (Ancestor._make(row) for row in rows)
+
+
+def checkpoint_numbered(db: sqlite3.Connection, seq: int) -> CheckpointRow:
+    return CheckpointRow._make(db.execute(_CHECKPOINT + "WHERE c.seq = ?", (seq,)).fetchone())
 
 
 def find_standing(
@@ -298,8 +309,8 @@ def run_of_checkpoint(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str
 def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: NewCheckpoint) -> None:
     db.execute(
         "INSERT INTO checkpoint (namespace, run_id, checkpoint_id, parent_id, step, source, next, created_at, metadata,"
-        " exact_type, exact, body_codec, body_size, body, rest_type, rest_codec, rest_size, rest, checksum)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec, rest_size, rest, checksum)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (namespace, run_id, *new),
     )
 
@@ -309,7 +320,7 @@ def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | Non
     db.execute(
         "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = ?, step = ?, source = ?,"
         " next = ?, created_at = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?, body_size = ?, body = ?,"
-        " rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?"
+        " beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?"
         " WHERE namespace = ? AND checkpoint_id = ?",
         (run_id, *new, namespace, new.checkpoint_id),
     )
@@ -344,10 +355,10 @@ def copy_checkpoints(db: sqlite3.Connection, source: str, target: str) -> None:
     """Of a whole thread, in its order, so that the copy has the same latest and the same history."""
     db.execute(
         "INSERT INTO checkpoint (namespace, checkpoint_id, parent_id, run_id, step, source, next, created_at, has_child,"
-        " state_version, metadata, exact_type, exact, body_codec, body_size, body, rest_type, rest_codec, rest_size, rest,"
-        " checksum, key_id)"
+        " state_version, metadata, exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec,"
+        " rest_size, rest, checksum, key_id)"
         " SELECT t.id, c.checkpoint_id, c.parent_id, c.run_id, c.step, c.source, c.next, c.created_at, c.has_child,"
-        " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.rest_type,"
+        " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,"
         " c.rest_codec, c.rest_size, c.rest, c.checksum, c.key_id"
         " FROM namespace s JOIN checkpoint c ON c.namespace = s.id"
         " JOIN namespace t ON t.thread_id = ? AND t.checkpoint_ns = s.checkpoint_ns"

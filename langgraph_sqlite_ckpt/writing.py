@@ -148,9 +148,13 @@ class PutCheckpoint(Operation[None]):
 
     def _encode_row(self, beside: Mapping[str, Any]) -> NewCheckpoint:
         metadata = encode_metadata(self.serde, self.place, self.metadata)
-        body, rest_type, rest = encode_parts(self.serde, self.store.limits, self.place, self.checkpoint, beside)
+        body, names, rest_type, rest = encode_parts(self.serde, self.store.limits, self.place, self.checkpoint, beside)
         checksum = checksum_of(
-            metadata.text.encode(), metadata.exact or b"", body.data, rest.data if rest is not None else b""
+            metadata.text.encode(),
+            metadata.exact or b"",
+            body.data,
+            (names or "").encode(),
+            rest.data if rest is not None else b"",
         )
         step, source, created_at = self.metadata.get("step"), self.metadata.get("source"), self.checkpoint.get("ts")
         return NewCheckpoint(
@@ -166,6 +170,7 @@ class PutCheckpoint(Operation[None]):
             body_codec=body.codec,
             body_size=body.size,
             body=body.data,
+            beside=names,
             rest_type=rest_type,
             rest_codec=None if rest is None else rest.codec,
             rest_size=None if rest is None else rest.size,
@@ -236,6 +241,7 @@ class PutCheckpoint(Operation[None]):
 class PutWrites(Operation[None]):
     """What one task wrote. Special channels replace, ordinary ones keep the first, row by row."""
 
+    expects_company = True
     store: Store
     serde: SerializerProtocol
     place: Place
