@@ -178,6 +178,9 @@ class SqliteSaver(Upkeep, AsyncContract):
         place, checkpoint_id = _address(config)
         if not channels:
             return {}
+        for channel in channels:
+            if not isinstance(channel, str):
+                raise InvalidRequest(f"channels are names, not {channel!r:.80}")
         with self._shared.database.read() as db:
             stored = history.fetch(db, place.thread_id, place.checkpoint_ns, checkpoint_id, channels)
         return history.empty(channels) if stored is None else history.decode(self.serde, stored)
