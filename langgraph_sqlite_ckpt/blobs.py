@@ -255,12 +255,18 @@ class Chain:
 
     def __init__(self, rows: Sequence[BlobRow], known: Iterable[Value] = ()) -> None:
         self._rows = {row.id: row for row in rows}
-        self._ropes: OrderedDict[int, Rope] = OrderedDict((value.blob, Rope.of(value.raw)) for value in known)
+        self._known = {value.blob: Rope.of(value.raw) for value in known}
+        self._rebuilt: OrderedDict[int, Rope] = OrderedDict()
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the fetched rows."""
+        return sum(len(row.data) for row in self._rows.values())
 
     def raw(self, blob: int) -> bytes:
         """Raises `Damaged` where the blob or what it leans on is not what was written."""
         path = self._path(blob)
-        rope = self._ropes.get(path[-1])
+        rope = self._at_hand(path[-1])
         for at in reversed(path if rope is None else path[:-1]):
             row = self._rows[at]
             require_checksum(row.checksum, row.data)
@@ -272,7 +278,7 @@ class Chain:
     def _path(self, blob: int) -> Sequence[int]:
         """From the blob down to the first one that is at hand or leans on nothing."""
         path = [blob]
-        while path[-1] not in self._ropes:
+        while self._at_hand(path[-1]) is None:
             row = self._rows.get(path[-1])
             if row is None or len(path) > self._HOPS:
                 raise Damaged("what it was compressed against is gone" if row is None else "its chain loops")
@@ -281,7 +287,10 @@ class Chain:
             path.append(row.base)
         return path
 
+    def _at_hand(self, blob: int) -> Rope | None:
+        return self._known.get(blob) or self._rebuilt.get(blob)
+
     def _remember(self, blob: int, rope: Rope) -> None:
-        self._ropes[blob] = rope
-        while len(self._ropes) > self._REMEMBERED:
-            self._ropes.popitem(last=False)
+        self._rebuilt[blob] = rope
+        while len(self._rebuilt) > self._REMEMBERED:
+            self._rebuilt.popitem(last=False)

@@ -50,6 +50,7 @@ _JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024  # bytes to which the -wal is cut back onc
 # syncing a file that grows costs twice as much as writing over one, so a short -wal is faster.
 _WAL_PAGES = 256
 _PREPARES = 10
+_LONGEST_WAIT = 2_000_000.0  # seconds; SQLite counts milliseconds in 31 bits
 
 
 class Database:
@@ -59,7 +60,7 @@ class Database:
         self.path = path
         self.read_only = read_only
         self._synchronous = synchronous
-        self._busy_timeout = busy_timeout
+        self._busy_timeout = min(busy_timeout, _LONGEST_WAIT)
         self._closed = True  # until it is open
         self._queue: deque[Ticket[Any]] = deque()
         self._company = Company()
@@ -295,9 +296,9 @@ class Database:
     def _run(self, tickets: Sequence[Ticket[Any]]) -> None:
         if not tickets:
             return
-        self._queue.extend(tickets)
-        self._company.announce()
         try:
+            self._queue.extend(tickets)
+            self._company.announce()
             with self._writing:
                 if not all(ticket.done for ticket in tickets):
                     self._company.wait(lambda: all(ticket.operation.expects_company for ticket in tuple(self._queue)))

@@ -21,6 +21,7 @@ from langgraph_sqlite_ckpt.encoding import decode_metadata, storable_text
 from langgraph_sqlite_ckpt.reading import Page, fetch_page
 
 _FIRST_PAGE, _LARGEST_PAGE, _METADATA_PAGE = 8, 128, 1000
+_HEAVY = 4 * 1024 * 1024  # bytes of stored values in a page, after which the next ones are shorter
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _pages(database: Database, serde: SerializerProtocol, query: Query) -> Itera
         if page.fetched:
             last = page.fetched[-1].row.seq
         left = None if left is None else left - len(page.fetched)
-        size = min(size * 2, _LARGEST_PAGE)
+        size = min(size * 2, _LARGEST_PAGE) if page.chain.stored < _HEAVY else max(1, size // 4)
 
 
 def _page(database: Database, where: Where, last: int | None, limit: int) -> Page | None:

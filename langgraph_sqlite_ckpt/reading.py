@@ -125,7 +125,8 @@ def fetch_page(db: sqlite3.Connection, rows: Sequence[CheckpointRow]) -> Page:
     bodies = [body_or_damage(row) for row in rows]
     names = {name for body in bodies if isinstance(body, Body) for name in body.names}
     blobs = tables.chain_named(db, names) if names else ()
-    writes = _by_checkpoint(tables.writes_of_many(db, [(row.namespace, row.checkpoint_id) for row in rows]))
+    keys = [(row.namespace, row.checkpoint_id) for row in rows if isinstance(row.checkpoint_id, str)]  # else it is damage
+    writes = _by_checkpoint(tables.writes_of_many(db, keys))
     by_name = {(blob.namespace, blob.channel, blob.version): blob for blob in blobs}
     fetched = [
         Fetched(row, body, _named(body, by_name), writes.get((row.namespace, row.checkpoint_id), ()))

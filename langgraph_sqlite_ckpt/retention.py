@@ -36,18 +36,22 @@ def delete_thread(db: sqlite3.Connection, thread_id: str) -> None:
         tables.delete_namespace(db, namespace)
 
 
-def trim(db: sqlite3.Connection, thread_id: str, root: int, count: int) -> None:
-    """`keep_last` after a put: cheap where nothing has to go, and without packing anything anew.
+def trim(db: sqlite3.Connection, thread_id: str, root: int, count: int, kept: int) -> int:
+    """`keep_last` after a put: cheap where nothing has to go, and without packing anything anew. Returns how many are kept.
 
+    `kept` is how many were kept last time. Ancestors that DeltaChannels need come on top of `count`; to look for those at
+    every put would take longer with each, so it is done when as many have come since.
     A damaged row keeps its thread as it is, and must not keep a run from going on.
     """
-    if len(tables.ids_of(db, root)) > count:
-        with suppress(DamagedError):
-            keep_last(db, None, thread_id, count)
+    if tables.count_of_namespace(db, root) <= max(count, 2 * kept - count):
+        return kept
+    with suppress(DamagedError):
+        return keep_last(db, None, thread_id, count)
+    return kept
 
 
-def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, count: int) -> None:
-    """The last checkpoints of each namespace that is still of use, with all that they need."""
+def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, count: int) -> int:
+    """The last checkpoints of each namespace that is still of use, with all they need. Returns how many of the root's."""
     kept_roots: set[str] = set()
     for namespace, checkpoint_ns in sorted(tables.namespaces_of(db, thread_id), key=lambda item: item[1] != _ROOT):
         if _is_call(checkpoint_ns) and _belongs_elsewhere(db, namespace, kept_roots):
@@ -57,6 +61,7 @@ def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, cou
         kept = keep_only(db, limits, namespace, set(ids[-count:]))
         if checkpoint_ns == _ROOT:
             kept_roots = kept
+    return len(kept_roots)
 
 
 def _is_call(checkpoint_ns: str) -> bool:

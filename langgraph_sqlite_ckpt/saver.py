@@ -77,7 +77,7 @@ class SqliteSaver(Upkeep, AsyncContract):
             raise InvalidRequest("allowed_types= is for the default serializer; a serde= of your own decides for itself")
         if synchronous not in ("full", "normal"):
             raise InvalidRequest(f'synchronous is "full" or "normal", not {synchronous!r}')
-        if not isinstance(busy_timeout, (int, float)) or not busy_timeout >= 0:
+        if not isinstance(busy_timeout, (int, float)) or isinstance(busy_timeout, bool) or not busy_timeout >= 0:
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
         require_keep_last(keep_last)
         super().__init__(serde=serde or SafeSerializer(allowed))
@@ -111,7 +111,7 @@ class SqliteSaver(Upkeep, AsyncContract):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        await self.aclose()
 
     def setup(self) -> None:
         """Nothing is left to do: the file was checked, and built or migrated, when the saver was made."""

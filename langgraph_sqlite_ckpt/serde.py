@@ -57,6 +57,8 @@ class SafeSerializer(JsonPlusSerializer):
             if self._failed.reason is not None:
                 raise self._failed.reason from None
             raise
+        finally:
+            self._failed.reason = None  # it holds on to everything that it was raised in
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> SafeSerializer:
         """A serializer that allows these too; itself where there is nothing new."""
@@ -136,7 +138,7 @@ def _made_inside(module: str, name: str) -> type | None:
 
 def _made_inside_any(module: str, name: str) -> type | None:
     """It has another base now: look everywhere again."""
-    del _INNER_BASES[module, name]
+    _INNER_BASES.pop((module, name), None)
     return _made_inside(module, name)
 
 

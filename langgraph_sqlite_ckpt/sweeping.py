@@ -16,8 +16,9 @@ from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest
 from langgraph_sqlite_ckpt.operations import Statement
 from langgraph_sqlite_ckpt.overview import STATUSES, as_text
 
-UNATTENDED: tuple[str, ...] = tuple(status for status in STATUSES if status != "interrupted")
-"""The states that `sweep` touches unless told otherwise: what waits for a person is left alone."""
+FINISHED: tuple[str, ...] = ("completed", "failed")
+"""The states that `sweep` touches unless told otherwise. What waits for a person is left alone, and what is "running": it
+may be at a breakpoint (`interrupt_before`), which stores nothing, or have been resumed a moment ago."""
 
 
 class Swept(NamedTuple):

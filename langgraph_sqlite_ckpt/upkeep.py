@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from langgraph_sqlite_ckpt import overview, tables, verification
 from langgraph_sqlite_ckpt.errors import InvalidRequest, StorageError
 from langgraph_sqlite_ckpt.overview import Run, Stats, Thread
-from langgraph_sqlite_ckpt.sweeping import UNATTENDED, Sweep, Swept
+from langgraph_sqlite_ckpt.sweeping import FINISHED, Sweep, Swept
 from langgraph_sqlite_ckpt.verification import Problem
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Upkeep:
         *,
         idle_for: timedelta | None = None,
         keep_last: int | None = None,
-        statuses: Sequence[str] = UNATTENDED,
+        statuses: Sequence[str] = FINISHED,
         dry_run: bool = False,
         batch: int = 20,
     ) -> Swept:
@@ -89,7 +90,8 @@ class Upkeep:
         Args:
             idle_for: Threads without a new checkpoint for so long go as a whole.
             keep_last: Checkpoints to keep in each thread, with all that they need.
-            statuses: Only threads in these states. Default: all but "interrupted", which waits for a person.
+            statuses: Only threads in these states. Default: "completed" and "failed". One that is "interrupted" waits for a
+                person; one that is "running" may, at a breakpoint, or its process died: name them to take them too.
             dry_run: Only count. (Each batch is done and rolled back, so the counts are exact.)
             batch: Threads per transaction: writers get their turn between two.
 
@@ -135,6 +137,13 @@ class Upkeep:
             if free >= _FREE_PAGES:
                 self._compact(None, patience=0)
 
+    async def aclose(self) -> None:
+        """`close()`, without holding up the event loop while somebody else has the file."""
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        raise NotImplementedError
+
     async def athreads(
         self,
         *,
@@ -170,7 +179,7 @@ class Upkeep:
         *,
         idle_for: timedelta | None = None,
         keep_last: int | None = None,
-        statuses: Sequence[str] = UNATTENDED,
+        statuses: Sequence[str] = FINISHED,
         dry_run: bool = False,
         batch: int = 20,
     ) -> Swept:

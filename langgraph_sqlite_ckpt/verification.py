@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 from langgraph_sqlite_ckpt import tables
@@ -24,7 +25,7 @@ class Problem(NamedTuple):
 
 
 def verify(database: Database) -> Iterator[Problem]:
-    """Reads the file namespace by namespace, so that writers go on meanwhile and nothing pins the -wal."""
+    """Reads the file namespace by namespace, so that writers go on meanwhile and no single read is longer than needed."""
     yield from _found(database, _file)
     try:
         with database.read() as db:
@@ -70,10 +71,11 @@ def _namespace(db: sqlite3.Connection, namespace: int) -> Iterator[Problem]:
     for write in tables.writes_of_namespace(db, namespace):
         at = place._replace(checkpoint_id=write.checkpoint_id, channel=write.channel)
         yield from _attempted("write", at, partial(unpack_write, write))
-    blobs = list(tables.blob_rows_of(db, namespace))
-    chain = Chain(blobs)
-    for blob in blobs:
-        yield from _attempted("value", place._replace(channel=blob.channel), partial(chain.raw, blob.id))
+    for channel, rows in groupby(tables.blob_rows_of(db, namespace), key=lambda row: row.channel):
+        blobs = list(rows)
+        chain = Chain(blobs)
+        for blob in blobs:
+            yield from _attempted("value", place._replace(channel=channel), partial(chain.raw, blob.id))
 
 
 def _read_whole(row: CheckpointRow) -> None:

@@ -42,6 +42,7 @@ class Store:
     recent: Recent
     limits: Limits
     keep_last: int | None = None
+    kept: dict[str, int] = field(default_factory=dict)  # by thread, where more than keep_last had to be kept
 
 
 class Draft(NamedTuple):
@@ -158,7 +159,7 @@ class PutCheckpoint(Operation[None]):
         )
         step, source, created_at = self.metadata.get("step"), self.metadata.get("source"), self.checkpoint.get("ts")
         return NewCheckpoint(
-            checkpoint_id=self.checkpoint["id"],
+            checkpoint_id=self.place.checkpoint_id or "",
             parent_id=self.parent_id,
             step=_number(step),
             source=storable_text(source) if isinstance(source, str) else None,
@@ -192,7 +193,15 @@ class PutCheckpoint(Operation[None]):
         else:
             tables.insert_checkpoint(db, standing.namespace, run_of(db, place, self.metadata, row, standing), row)
             if self.store.keep_last is not None and not place.checkpoint_ns:
-                retention.trim(db, place.thread_id, standing.namespace, self.store.keep_last)
+                self._trim(db, standing.namespace, self.store.keep_last)
+
+    def _trim(self, db: sqlite3.Connection, root: int, count: int) -> None:
+        thread_id, kept = self.place.thread_id, self.store.kept
+        now_kept = retention.trim(db, thread_id, root, count, kept.get(thread_id, count))
+        if now_kept > count:
+            kept[thread_id] = now_kept
+        else:
+            kept.pop(thread_id, None)
 
     def _store_blobs(self, db: sqlite3.Connection, namespace: int) -> None:
         present = self._present(db, namespace)
@@ -274,10 +283,10 @@ class PutWrites(Operation[None]):
 def _utc(moment: Any) -> str:
     """LangGraph's time stamp in one form, so that text order is time order; else the time of this write."""
     try:
-        parsed = datetime.fromisoformat(moment)
-    except (TypeError, ValueError):
+        parsed = datetime.fromisoformat(moment.replace("Z", "+00:00")).astimezone(timezone.utc)
+    except (AttributeError, TypeError, ValueError, OverflowError):
         parsed = datetime.now(timezone.utc)
-    return parsed.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    return parsed.isoformat(timespec="microseconds")
 
 
 def _number(step: Any) -> int | float | None:
