@@ -260,7 +260,10 @@ def _lossless(metadata: dict[str, Any]) -> str | None:
 def decode_metadata(serde: SerializerProtocol, row: CheckpointRow | MetadataRow) -> Any:
     place = place_of(row)
     if row.exact is not None and row.exact_type is not None:
-        return decode(serde, place, row.exact_type, row.exact)
+        metadata = decode(serde, place, row.exact_type, row.exact)
+        if not isinstance(metadata, dict):
+            raise DamagedError(place, "its metadata is no mapping")
+        return metadata
     return readable_metadata(row)
 
 

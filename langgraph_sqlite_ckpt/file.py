@@ -63,6 +63,8 @@ def open_error(path: str, error: sqlite3.Error) -> Exception:
     """Why SQLite could not open it, from what can be seen of the path."""
     target = Path(path)
     if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+        if _starts_like_sqlite(target):
+            return OpenError(f"{path}: damaged ({error}), left as it is. Restore it from a backup")
         return ForeignFileError(f"{path}: not an SQLite file ({error}), left as it is. Name another one")
     if not target.exists():
         return OpenError(f"{path}: there is no such file")
@@ -71,6 +73,14 @@ def open_error(path: str, error: sqlite3.Error) -> Exception:
     if not os.access(target, os.W_OK) or not os.access(target.absolute().parent, os.W_OK):
         return OpenError(f"{path}: the file or its folder is not writable; read_only=True opens it for reading")
     return storage_error(path, error)
+
+
+def _starts_like_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return False
 
 
 def _what_to_write(path: object) -> str | None:

@@ -103,6 +103,8 @@ def decode_one(serde: SerializerProtocol, recent: Recent, one: One) -> Checkpoin
     chain = Chain(one.rows, one.held)
     decoded = one.fetched.decoded(serde, chain)
     for head in one.fetched.blobs:
+        if not isinstance(head.position, int):
+            continue  # damage that does not keep the value from being read
         value = Value(head.id, head.version, head.position, head.type, chain.raw(head.id))
         recent.remember(_key(one.fetched.row, head), value)
     return decoded

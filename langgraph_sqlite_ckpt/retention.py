@@ -66,7 +66,7 @@ def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, cou
 
 def _is_call(checkpoint_ns: str) -> bool:
     """A subgraph call's namespace names its task; that of a `checkpointer=True` subgraph goes on from turn to turn."""
-    return ":" in checkpoint_ns
+    return ":" in str(checkpoint_ns)
 
 
 def _belongs_elsewhere(db: sqlite3.Connection, namespace: int, kept_roots: Collection[str]) -> bool:

@@ -44,7 +44,7 @@ def named_run(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _run_of_root(db: sqlite3.Connection, thread_id: str, metadata: Mapping[str, Any]) -> str | None:
-    """With durability "exit" a subgraph is stored before its root checkpoint, whose id is then the best there is."""
+    """A subgraph may be stored before its root checkpoint, whose id stands for the run until it comes (see `schema.py`)."""
     parents = metadata.get("parents")
     root_id = parents.get("") if isinstance(parents, dict) else None
     if not isinstance(root_id, str) or not root_id:

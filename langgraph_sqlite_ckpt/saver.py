@@ -269,9 +269,9 @@ class SqliteSaver(Upkeep, AsyncContract):
         _require_versions(checkpoint)
         place = place._replace(checkpoint_id=checkpoint_id)
         merged = get_checkpoint_metadata(config, metadata)
-        operation = PutCheckpoint(
-            self._shared.store, self.serde, place, parent_id, checkpoint.copy(), merged, dict(new_versions)
-        )
+        taken = checkpoint.copy()
+        taken["channel_values"] = {name: _still(value) for name, value in checkpoint["channel_values"].items()}
+        operation = PutCheckpoint(self._shared.store, self.serde, place, parent_id, taken, merged, dict(new_versions))
         return operation, configuration(place, checkpoint_id)
 
     def _put_writes(
@@ -409,3 +409,10 @@ def _require_versions(checkpoint: Checkpoint) -> None:
                 _text("version", version)
             if type(version) not in (str, int, float) or (type(version) is float and not math.isfinite(version)):
                 raise InvalidRequest(f"the version of channel {channel!r} is a str, int or float, not {version!r:.80}")
+
+
+def _still(value: Any) -> Any:
+    """A join hands out the very set that it goes on changing: what is stored must be of one moment."""
+    if type(value) is set:
+        return set(value)
+    return tuple(map(_still, value)) if type(value) is tuple else value

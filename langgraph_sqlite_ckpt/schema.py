@@ -22,6 +22,8 @@ APPLICATION_ID = 0x4C474350  # "LGCP", in the header of every file of ours
 #   its place in that chain. A row without a version is only kept as a base. Ids are never reused: a cached base stays true.
 # - write has no foreign key: a task's writes may arrive before their checkpoint. id grows with every write, so an
 #   interrupt that was answered is older than its answer.
+# - a subgraph's checkpoints may be stored before the root checkpoint that they belong to; until it comes its id stands for
+#   their run.
 # - checkpoint_by_source_anywhere is for listings of the whole file; as an expression it is out of the way of others.
 # - codec tells how bytes were packed, size how many they were before, key_id (null: not encrypted) with which key;
 #   checksum is the CRC-32 of the bytes as stored (of a checkpoint: metadata, exact, body, beside, rest); the unpacked bytes
@@ -63,6 +65,10 @@ CREATE TABLE checkpoint (
 );
 CREATE TRIGGER checkpoint_has_child AFTER INSERT ON checkpoint WHEN NEW.parent_id IS NOT NULL BEGIN
     UPDATE checkpoint SET has_child = 1 WHERE namespace = NEW.namespace AND checkpoint_id = NEW.parent_id AND NOT has_child;
+END;
+CREATE TRIGGER checkpoint_takes_what_came_before AFTER INSERT ON checkpoint WHEN NEW.run_id <> NEW.checkpoint_id BEGIN
+    UPDATE checkpoint SET run_id = NEW.run_id WHERE run_id = NEW.checkpoint_id AND namespace IN (
+        SELECT n.id FROM namespace n JOIN namespace own ON own.thread_id = n.thread_id WHERE own.id = NEW.namespace);
 END;
 CREATE INDEX checkpoint_by_namespace ON checkpoint (namespace);
 CREATE INDEX checkpoint_by_run ON checkpoint (run_id, namespace);
