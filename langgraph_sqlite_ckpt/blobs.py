@@ -93,6 +93,8 @@ def pack_against(raw: bytes, base: bytes, limits: Limits) -> Packed | None:
 
 def unpack(codec: int, size: int, data: bytes) -> bytes:
     """The bytes that were packed without help from other versions."""
+    if codec == Codec.RAW and len(data) == size:
+        return data
     return bytes(unpack_against(codec, size, data, None))
 
 

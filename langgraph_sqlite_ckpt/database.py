@@ -65,7 +65,7 @@ class Database:
         self._queue: deque[Ticket[Any]] = deque()
         self._company = Company()
         self._writing = threading.Lock()
-        self._reading = threading.Condition(threading.Lock())
+        self._reading = threading.Lock()  # bare locks only: a Ctrl-C inside a Condition can leave it locked
         self._writer: sqlite3.Connection | None = None
         self._readers: list[sqlite3.Connection] = []
         self._borrowed = 0
@@ -228,7 +228,6 @@ class Database:
         except BaseException:
             with self._reading:
                 self._borrowed -= 1
-                self._reading.notify_all()
             raise
 
     def _give_back(self, db: sqlite3.Connection) -> None:
@@ -239,7 +238,6 @@ class Database:
             usable = False
         with self._reading:
             self._borrowed -= 1
-            self._reading.notify_all()
             if usable and not self._closed and len(self._readers) < _IDLE_READERS:
                 self._readers.append(db)
                 return
@@ -314,29 +312,37 @@ class Database:
                 self._queue.remove(ticket)
 
     def _run_queue(self, own: Sequence[Ticket[Any]]) -> None:
-        """All that is queued, in one transaction. The lock is held."""
+        """All that is queued, in one transaction. The lock is held.
+
+        The queue is taken once SQLite's own lock is held: what comes while other processes write goes with it.
+        """
+        if not self._queue:
+            return
         batch: list[Ticket[Any]] = []
         begun = False
         try:
-            while self._queue:
-                batch.append(self._queue.popleft())
-            if not batch:
-                return
             db = self._writable()
             db.execute("BEGIN IMMEDIATE")
             begun = True
+            self._take_queue(batch)
             for ticket in batch:
                 self._attempt(db, ticket, alone=len(batch) == 1)
             if db.in_transaction:
                 db.execute("COMMIT")
         except (sqlite3.Error, CheckpointError) as error:
             self._undo()
+            if not begun:
+                self._take_queue(batch)
             self._settle(batch, self._ours(error))
         except BaseException:
             self._interrupted(batch, own, committed=not self._undo() and begun)
             raise
         else:
             self._settle(batch)
+
+    def _take_queue(self, batch: list[Ticket[Any]]) -> None:
+        while self._queue:
+            batch.append(self._queue.popleft())
 
     def _writable(self) -> sqlite3.Connection:
         self._require_open()
@@ -401,7 +407,11 @@ class Database:
     def _before_fork(self) -> None:
         self._writing.acquire()
         self._reading.acquire()
-        self._reading.wait_for(lambda: self._borrowed == 0, timeout=self._busy_timeout)
+        deadline = time.monotonic() + self._busy_timeout
+        while self._borrowed and time.monotonic() < deadline:
+            self._reading.release()
+            time.sleep(0.001)
+            self._reading.acquire()
         if self.path != MEMORY:  # a private memory is copied with the process
             self._close_connections()
 
@@ -415,7 +425,7 @@ class Database:
         self._company = Company()
         self._borrowed = 0
         self._writing = threading.Lock()
-        self._reading = threading.Condition(threading.Lock())
+        self._reading = threading.Lock()
         self.renew()
 
 

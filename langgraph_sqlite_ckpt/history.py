@@ -13,7 +13,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.blobs import Chain
-from langgraph_sqlite_ckpt.encoding import Body, decode_write
+from langgraph_sqlite_ckpt.encoding import Body, decode_writes
 from langgraph_sqlite_ckpt.errors import Place
 from langgraph_sqlite_ckpt.reading import decode_blob
 from langgraph_sqlite_ckpt.tables import BlobHead, BlobRow, Version, WriteRow
@@ -106,9 +106,12 @@ def decode(serde: SerializerProtocol, stored: Stored) -> dict[str, DeltaChannelH
     for channel, line in stored.walk.lines.items():
         entry: DeltaChannelHistory = {
             "writes": [
-                decode_write(serde, stored.place._replace(checkpoint_id=ancestor), write)
+                decoded
                 for ancestor in reversed(line)
-                for write in writes.get((channel, ancestor), ())
+                if (channel, ancestor) in writes
+                for decoded in decode_writes(
+                    serde, stored.place._replace(checkpoint_id=ancestor), writes[channel, ancestor]
+                )
             ]
         }
         entry.update(_seed(serde, stored, chain, channel))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -77,21 +78,24 @@ class Company:
     _GIVE_UP, _TRY_AGAIN = 8, 64
 
     def __init__(self) -> None:
-        self._arrived = threading.Event()
+        # A bare lock, held while nobody has come: unlike threading.Event it cannot be left locked by a Ctrl-C.
+        self._nobody = threading.Lock()
+        self._nobody.acquire()
         self._disappointed = 0
 
     def announce(self) -> None:
         """An operation has joined."""
-        self._arrived.set()
+        with suppress(RuntimeError):  # it was announced already
+            self._nobody.release()
 
     def wait(self, alone: Callable[[], bool]) -> None:
         """Until somebody joins or patience ends, if `alone` and if that has been worth it lately."""
-        self._arrived.clear()
+        self._nobody.acquire(blocking=False)
         if not alone():
             return
         if self._GIVE_UP <= self._disappointed < self._GIVE_UP + self._TRY_AGAIN:
             self._disappointed += 1
-        elif self._arrived.wait(self._PATIENCE):
+        elif self._nobody.acquire(timeout=self._PATIENCE):
             self._disappointed = 0
         else:
             self._disappointed = self._GIVE_UP if self._disappointed > self._GIVE_UP else self._disappointed + 1

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.blobs import Chain, Key, Recent, Value
-from langgraph_sqlite_ckpt.encoding import Body, decode, decode_metadata, decode_write, opened, place_of
+from langgraph_sqlite_ckpt.encoding import Body, decode, decode_metadata, decode_writes, opened, place_of
 from langgraph_sqlite_ckpt.errors import DamagedError, Place
 from langgraph_sqlite_ckpt.tables import BlobHead, BlobRow, CheckpointRow, WriteRow
 
@@ -46,7 +46,7 @@ class Fetched(NamedTuple):
             checkpoint=self.body.checkpoint(serde, values),
             metadata=decode_metadata(serde, row),
             parent_config=configuration(place, row.parent_id) if row.parent_id else None,
-            pending_writes=[decode_write(serde, place, write) for write in self.writes],
+            pending_writes=decode_writes(serde, place, self.writes),
         )
 
 
