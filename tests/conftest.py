@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -49,6 +50,13 @@ class Face:
 @pytest.fixture(params=["sync", "async"])
 def face(request: pytest.FixtureRequest, saver: SqliteSaver) -> Face:
     return Face(saver, request.param)
+
+
+@pytest.fixture(params=["sync", "async"])
+def open_face(request: pytest.FixtureRequest, path: Path) -> Iterator[Callable[..., Face]]:
+    """Like `face`, for savers with options: `open_face(read_only=True)`. All are closed in the end."""
+    with ExitStack() as stack:
+        yield lambda at=path, **options: Face(stack.enter_context(SqliteSaver(at, **options)), request.param)
 
 
 def config(thread_id: object = "t", checkpoint_ns: str = "", checkpoint_id: str | None = None) -> Any:

@@ -1,0 +1,1 @@
+"""Benchmarks: our saver beside its peers. Run `python -m tests.benchmarks --help`; pytest collects nothing here."""
