@@ -171,7 +171,7 @@ class Database:
     def close(self) -> None:
         """What is queued is written first. Again is fine."""
         with self._writing:
-            self._run_queue(())
+            self._run_queue()
             with self._reading:
                 self._closed = True
                 self._close_connections()
@@ -300,7 +300,7 @@ class Database:
             with self._writing:
                 if not all(ticket.done for ticket in tickets):
                     self._company.wait(lambda: all(ticket.operation.expects_company for ticket in tuple(self._queue)))
-                    self._run_queue(tickets)
+                    self._run_queue()
         except BaseException:
             self._leave(tickets)
             raise
@@ -311,11 +311,13 @@ class Database:
             with suppress(ValueError):  # it ran, or was taken out already
                 self._queue.remove(ticket)
 
-    def _run_queue(self, own: Sequence[Ticket[Any]]) -> None:
+    def _run_queue(self) -> None:
         """All that is queued, in one transaction. The lock is held.
 
-        The queue is taken once SQLite's own lock is held: what comes while other processes write goes with it.
+        The queue is read once SQLite's own lock is held: what comes while other processes write goes with it. Operations
+        stay queued until they are done, so an interrupt (Ctrl-C, say) costs nobody else's: their owners run them.
         """
+        self._forget_done()
         if not self._queue:
             return
         batch: list[Ticket[Any]] = []
@@ -324,25 +326,25 @@ class Database:
             db = self._writable()
             db.execute("BEGIN IMMEDIATE")
             begun = True
-            self._take_queue(batch)
+            batch.extend(self._queue)
             for ticket in batch:
-                self._attempt(db, ticket, alone=len(batch) == 1)
+                if not ticket.done:
+                    self._attempt(db, ticket, alone=len(batch) == 1)
             if db.in_transaction:
                 db.execute("COMMIT")
+            self._settle(batch)
         except (sqlite3.Error, CheckpointError) as error:
             self._undo()
-            if not begun:
-                self._take_queue(batch)
-            self._settle(batch, self._ours(error))
+            self._settle(batch if begun else tuple(self._queue), self._ours(error))
         except BaseException:
-            self._interrupted(batch, own, committed=not self._undo() and begun)
+            if not self._undo() and begun:  # the commit has happened
+                self._settle(batch)
             raise
-        else:
-            self._settle(batch)
+        self._forget_done()
 
-    def _take_queue(self, batch: list[Ticket[Any]]) -> None:
-        while self._queue:
-            batch.append(self._queue.popleft())
+    def _forget_done(self) -> None:
+        while self._queue and self._queue[0].done:
+            self._queue.popleft()
 
     def _writable(self) -> sqlite3.Connection:
         self._require_open()
@@ -353,13 +355,6 @@ class Database:
     def _settle(self, batch: Sequence[Ticket[Any]], error: BaseException | None = None) -> None:
         for ticket in batch:
             ticket.settle(error)
-
-    def _interrupted(self, batch: Sequence[Ticket[Any]], own: Sequence[Ticket[Any]], *, committed: bool) -> None:
-        """By Ctrl-C, say. If the commit happened all is done; else the others' operations wait for their owners."""
-        if committed:
-            self._settle(batch)
-        else:
-            self._queue.extendleft(ticket for ticket in reversed(batch) if ticket not in own)
 
     def _attempt(self, db: sqlite3.Connection, ticket: Ticket[Any], *, alone: bool) -> None:
         if not alone:

@@ -150,7 +150,7 @@ def _narrowed(scope: Where, wanted: Mapping[str, Any]) -> Where:
     if isinstance(step, (int, float)) and abs(step) < 2**53:
         where = where.also("c.step = ?", step)
     for key, value in wanted.items():
-        if type(value) is str and value.isascii() and type(key) is str and key.isascii():
+        if type(value) is str and type(key) is str and all(text.isascii() and text.isprintable() for text in (key, value)):
             # Metadata that is lossless as JSON has this pair as this text; numbers are equal in many spellings.
             pair = f"{json.dumps(key)}: {json.dumps(value)}"
             where = where.also("(c.exact IS NOT NULL OR instr(c.metadata, ?) > 0)", pair)

@@ -63,6 +63,8 @@ class Ticket(Generic[T]):
     def result(self) -> T:
         if self.error is not None:
             raise self.error
+        if not self.done:
+            raise RuntimeError("this operation was interrupted before it ran")
         return self._value[0]
 
 

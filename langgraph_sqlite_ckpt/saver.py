@@ -412,7 +412,10 @@ def _require_versions(checkpoint: Checkpoint) -> None:
 
 
 def _still(value: Any) -> Any:
-    """A join hands out the very set that it goes on changing: what is stored must be of one moment."""
+    """A join hands out the very set that it goes on changing: what is stored must be of one moment.
+
+    It helps where LangGraph calls in time: with durability "async" it may call when a later step has changed it already.
+    """
     if type(value) is set:
         return set(value)
-    return tuple(map(_still, value)) if type(value) is tuple else value
+    return (set(value[0]), *value[1:]) if type(value) is tuple and value and type(value[0]) is set else value

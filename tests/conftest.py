@@ -81,4 +81,9 @@ def checkpoint(values: dict[str, Any] | None = None, versions: dict[str, Any] | 
 def put(face: Any, values: dict[str, Any] | None = None, *, parent: Any = None, at: Any = None, **metadata: Any) -> Any:
     """One checkpoint with new versions for all its values; returns its config."""
     made = checkpoint(values)
-    return face.put(parent or at or config(), made, {"source": "loop", "step": 0, "parents": {}} | metadata, dict(made["channel_versions"]))
+    return face.put(
+        parent or at or config(),
+        made,
+        {"source": "loop", "step": 0, "parents": {}} | metadata,
+        dict(made["channel_versions"]),
+    )

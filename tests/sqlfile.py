@@ -101,5 +101,7 @@ def forge(path: Path, table: str, row: int, **columns: object) -> None:
             return
         covered = "metadata, exact, body, rest" if table == "checkpoint" else "data"
         [stored] = db.execute(f"SELECT {covered} FROM {table} WHERE {key} = ?", (row,)).fetchall()
-        checksum = zlib.crc32(b"".join(part.encode(errors="surrogateescape") if isinstance(part, str) else part or b"" for part in stored))
+        checksum = zlib.crc32(
+            b"".join(part.encode(errors="surrogateescape") if isinstance(part, str) else part or b"" for part in stored)
+        )
         db.execute(f"UPDATE {table} SET checksum = ? WHERE {key} = ?", (checksum, row))

@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 from langgraph.checkpoint.conformance.report import CapabilityReport
-
-from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from langgraph_sqlite_ckpt import SqliteSaver
 
@@ -58,7 +56,9 @@ def test_the_sync_face_leaves_no_async_method_of_ours_in_the_way() -> None:
 
 @pytest.mark.parametrize("path", ["file", ":memory:"])
 @pytest.mark.parametrize("face", [SqliteSaver, SyncFace], ids=["async", "sync"])
-async def test_every_clause_of_the_conformance_suite_passes(face: Callable[..., SqliteSaver], path: str, tmp_path: Path) -> None:
+async def test_every_clause_of_the_conformance_suite_passes(
+    face: Callable[..., SqliteSaver], path: str, tmp_path: Path
+) -> None:
     made = 0
 
     async def saver() -> AsyncIterator[SqliteSaver]:
@@ -78,4 +78,7 @@ def failures(report: CapabilityReport) -> list[str]:
 
 
 def counts(report: CapabilityReport) -> dict[str, int]:
-    return {outcome: sum(getattr(result, f"tests_{outcome}") for result in report.results.values()) for outcome in ("passed", "failed", "skipped")}
+    return {
+        outcome: sum(getattr(result, f"tests_{outcome}") for result in report.results.values())
+        for outcome in ("passed", "failed", "skipped")
+    }

@@ -25,7 +25,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with SqliteSaver(path, synchronous="normal") as saver:
         for step in range(STEPS):
             for thread in ("a", "b", "c"):
-                made = checkpoint({"text": [f"{thread} some text {each}" for each in range(60 * step + 60)], "n": step, "own": [thread, step] * 40}, id=f"{thread}{step}")
+                made = checkpoint(
+                    {
+                        "text": [f"{thread} some text {each}" for each in range(60 * step + 60)],
+                        "n": step,
+                        "own": [thread, step] * 40,
+                    },
+                    id=f"{thread}{step}",
+                )
                 parent = config(thread, "", f"{thread}{step - 1}") if step else config(thread)
                 at = saver.put(parent, made, {"source": "loop", "step": step, "odd": {1}}, dict(made["channel_versions"]))
                 saver.put_writes(at, [("text", [f"write {step}"] * 40), ("own", step)], f"task {step}")
@@ -43,7 +50,12 @@ def seq_of(path: Path, checkpoint_id: str) -> int:
 
 
 def blob_of(path: Path, thread: str, channel: str, step: int) -> int:
-    found = sql(path, "SELECT b.id FROM blob b JOIN namespace n ON n.id = b.namespace WHERE n.thread_id = ? AND b.channel = ? ORDER BY b.id", thread, channel)
+    found = sql(
+        path,
+        "SELECT b.id FROM blob b JOIN namespace n ON n.id = b.namespace WHERE n.thread_id = ? AND b.channel = ? ORDER BY b.id",
+        thread,
+        channel,
+    )
     return int(found[step][0])
 
 
@@ -63,11 +75,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a value": (lambda path: flip_column(path, "blob", blob_of(path, "b", "own", 3), "data"), "channel 'own'"),
     "a body": (lambda path: flip_column(path, "checkpoint", seq_of(path, "b3"), "body"), "checkpoint 'b3'"),
     "a rest": (lambda path: flip_column(path, "checkpoint", seq_of(path, "b3"), "rest"), "checkpoint 'b3'"),
-    "a write": (lambda path: flip_column(path, "write", sql(path, "SELECT min(id) FROM write WHERE checkpoint_id = 'b3'")[0][0], "data"), "channel 'text'"),
+    "a write": (
+        lambda path: flip_column(
+            path, "write", sql(path, "SELECT min(id) FROM write WHERE checkpoint_id = 'b3'")[0][0], "data"
+        ),
+        "channel 'text'",
+    ),
     "the exact metadata": (lambda path: flip_column(path, "checkpoint", seq_of(path, "b3"), "exact"), "checkpoint 'b3'"),
     "the metadata": (lambda path: flip_column(path, "checkpoint", seq_of(path, "b3"), "metadata"), "checkpoint 'b3'"),
-    "metadata that is no UTF-8": (lambda path: sql(path, "UPDATE checkpoint SET metadata = CAST(x'7bff7d' AS TEXT) WHERE seq = ?", seq_of(path, "b3")), "checkpoint 'b3'"),
-    "a value whose base is gone": (lambda path: sql(path, "UPDATE blob SET base = 999999 WHERE base IS NOT NULL AND id = ?", blob_of(path, "b", "text", 3)), "channel 'text'"),
+    "metadata that is no UTF-8": (
+        lambda path: sql(
+            path, "UPDATE checkpoint SET metadata = CAST(x'7bff7d' AS TEXT) WHERE seq = ?", seq_of(path, "b3")
+        ),
+        "checkpoint 'b3'",
+    ),
+    "a value whose base is gone": (
+        lambda path: sql(
+            path, "UPDATE blob SET base = 999999 WHERE base IS NOT NULL AND id = ?", blob_of(path, "b", "text", 3)
+        ),
+        "channel 'text'",
+    ),
 }
 
 
@@ -76,7 +103,9 @@ def step_of(item: Any) -> int:
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_one_damaged_row_is_named_when_it_is_reached_and_nothing_else_fails(damaged: Path, open_face: Any, template: Path, name: str) -> None:
+def test_one_damaged_row_is_named_when_it_is_reached_and_nothing_else_fails(
+    damaged: Path, open_face: Any, template: Path, name: str
+) -> None:
     damage, named = DAMAGE[name]
     damage(damaged)
     face = open_face()
@@ -85,7 +114,9 @@ def test_one_damaged_row_is_named_when_it_is_reached_and_nothing_else_fails(dama
     # others' threads: all of it
     for thread in ("a", "c"):
         assert face.get_tuple(config(thread)) == expected[f"{thread}{STEPS - 1}"]
-        assert [item.config["configurable"]["checkpoint_id"] for item in face.list(config(thread))] == [f"{thread}{step}" for step in reversed(range(STEPS))]
+        assert [item.config["configurable"]["checkpoint_id"] for item in face.list(config(thread))] == [
+            f"{thread}{step}" for step in reversed(range(STEPS))
+        ]
         assert len(list(face.list(config(thread), filter={"step": 3}))) == 1
     # its own: what is there is right, the damaged one says so
     failed = []
@@ -118,14 +149,20 @@ async def collect(saver: SqliteSaver, given: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_thread_can_be_continued_copied_over_deleted_and_pruned_or_says_why_not(damaged: Path, open_face: Any, name: str) -> None:
+def test_a_damaged_thread_can_be_continued_copied_over_deleted_and_pruned_or_says_why_not(
+    damaged: Path, open_face: Any, name: str
+) -> None:
     DAMAGE[name][0](damaged)
     face = open_face()
     with SqliteSaver(damaged, read_only=True) as reader:
         others = list(reader.list(config("a")))
     put(face, {"text": ["new"] * 100, "n": 1}, at=config("b"))
     assert face.get_tuple(config("b")).checkpoint["channel_values"] == {"text": ["new"] * 100, "n": 1}
-    for call in (lambda: face.copy_thread("b", "copy"), lambda: face.delete_for_runs(["b1"]), lambda: face.prune(["a", "b"])):
+    for call in (
+        lambda: face.copy_thread("b", "copy"),
+        lambda: face.delete_for_runs(["b1"]),
+        lambda: face.prune(["a", "b"]),
+    ):
         try:
             call()
         except (DamagedError, DecodeError) as error:
@@ -156,20 +193,73 @@ def test_delta_history_over_a_damaged_ancestor_says_so_and_no_other_does(damaged
     assert len(face.get_delta_channel_history(config=config("b", "", "b5"), channels=["text"])["text"]["writes"]) == 1
 
 
-ODD: list[object] = [None, 0, -1, 2**62, 1.5, "", "text", "99999999999999999999", b"", b"\x00\xff", b"x" * 1000, "\U0001f389"]
+ODD: list[object] = [
+    None,
+    0,
+    -1,
+    2**62,
+    1.5,
+    "",
+    "text",
+    "99999999999999999999",
+    b"",
+    b"\x00\xff",
+    b"x" * 1000,
+    "\U0001f389",
+]
 COLUMNS = {
-    "checkpoint": ("checkpoint_id", "parent_id", "run_id", "step", "source", "next", "created_at", "has_child", "metadata", "exact_type", "exact", "body_codec", "body_size", "body", "rest_type", "rest_codec", "rest_size", "rest", "checksum", "namespace"),
+    "checkpoint": (
+        "checkpoint_id",
+        "parent_id",
+        "run_id",
+        "step",
+        "source",
+        "next",
+        "created_at",
+        "has_child",
+        "metadata",
+        "exact_type",
+        "exact",
+        "body_codec",
+        "body_size",
+        "body",
+        "rest_type",
+        "rest_codec",
+        "rest_size",
+        "rest",
+        "checksum",
+        "namespace",
+    ),
     "blob": ("channel", "version", "type", "codec", "base", "position", "size", "checksum", "data", "namespace"),
-    "write": ("checkpoint_id", "task_id", "idx", "task_path", "channel", "type", "codec", "size", "checksum", "data", "namespace"),
+    "write": (
+        "checkpoint_id",
+        "task_id",
+        "idx",
+        "task_path",
+        "channel",
+        "type",
+        "codec",
+        "size",
+        "checksum",
+        "data",
+        "namespace",
+    ),
     "namespace": ("thread_id", "checkpoint_ns"),
 }
 
 
 @pytest.mark.parametrize("table", COLUMNS)
-def test_whatever_stands_in_a_column_of_one_row_only_errors_of_ours_come_out_and_others_read(damaged: Path, table: str) -> None:
+def test_whatever_stands_in_a_column_of_one_row_only_errors_of_ours_come_out_and_others_read(
+    damaged: Path, table: str
+) -> None:
     rng = random.Random(13)
     key = "seq" if table == "checkpoint" else "id"
-    row = {"checkpoint": seq_of(damaged, "b3"), "blob": blob_of(damaged, "b", "text", 3), "write": sql(damaged, "SELECT min(id) FROM write WHERE checkpoint_id = 'b3'")[0][0], "namespace": 2}[table]
+    row = {
+        "checkpoint": seq_of(damaged, "b3"),
+        "blob": blob_of(damaged, "b", "text", 3),
+        "write": sql(damaged, "SELECT min(id) FROM write WHERE checkpoint_id = 'b3'")[0][0],
+        "namespace": 2,
+    }[table]
     columns = [name for (_, name, *_) in sql(damaged, f"PRAGMA table_info({table})") if name in COLUMNS[table]]
     assert len(columns) >= len(COLUMNS[table]) - 2  # a column that is renamed is to be renamed here, too
     [stored] = sql(damaged, f"SELECT {', '.join(columns)} FROM {table} WHERE {key} = ?", row)

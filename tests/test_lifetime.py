@@ -184,7 +184,9 @@ def test_a_close_while_tasks_wait_answers_all_of_them(path: Path) -> None:
         return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
 
     outcomes = asyncio.run(main())
-    assert [type(outcome) for outcome in outcomes if isinstance(outcome, BaseException) and not isinstance(outcome, ClosedError)] == []
+    assert [
+        type(outcome) for outcome in outcomes if isinstance(outcome, BaseException) and not isinstance(outcome, ClosedError)
+    ] == []
     with SqliteSaver(path) as saver:
         assert len(list(saver.list(None))) == sum(isinstance(outcome, dict) for outcome in outcomes[:50])
 
@@ -312,7 +314,9 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "~").exists()
 
 
-@pytest.mark.parametrize("name", ["a?mode=memory#b%20c.db", "with space.db", "é🎉.db", "'quoted\".db", "back\\slash.db", "-x", "file", "a\nb.db"])
+@pytest.mark.parametrize(
+    "name", ["a?mode=memory#b%20c.db", "with space.db", "é🎉.db", "'quoted\".db", "back\\slash.db", "-x", "file", "a\nb.db"]
+)
 def test_any_file_name_is_taken_literally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     for path in (name, Path(name), str(tmp_path / name)):
@@ -331,7 +335,9 @@ def test_a_name_that_is_no_unicode_is_taken_as_the_bytes_that_it_is(tmp_path: Pa
     assert os.listdir(os.fsencode(tmp_path)) == [b"caf\xe9.db"]
 
 
-def test_a_relative_path_stays_the_same_file_when_the_process_changes_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_stays_the_same_file_when_the_process_changes_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     with SqliteSaver("agent.db") as saver:
@@ -353,15 +359,21 @@ def test_a_relative_path_stays_the_same_file_when_the_process_changes_folders(tm
         ("sqlite://", 'SqliteSaver("agent.db")'),
     ],
 )
-def test_a_url_is_refused_with_the_line_to_write_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, line: str) -> None:
+def test_a_url_is_refused_with_the_line_to_write_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, line: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidRequest, match=re.escape(line)):
         SqliteSaver(url)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:p@host/db", "postgres://host", "mysql://host/db", "redis://host:6379", "mongodb+srv://host"])
-def test_the_address_of_another_database_is_refused_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:p@host/db", "postgres://host", "mysql://host/db", "redis://host:6379", "mongodb+srv://host"]
+)
+def test_the_address_of_another_database_is_refused_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidRequest, match="another database"):
         SqliteSaver(url)
@@ -372,7 +384,18 @@ class Engine:
     """As SQLAlchemy's, by name."""
 
 
-@pytest.mark.parametrize("make", [lambda: sqlite3.connect(":memory:"), lambda: aiosqlite.connect(":memory:"), Engine, lambda: None, lambda: 5, lambda: b"agent.db", lambda: open(os.devnull)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sqlite3.connect(":memory:"),
+        lambda: aiosqlite.connect(":memory:"),
+        Engine,
+        lambda: None,
+        lambda: 5,
+        lambda: b"agent.db",
+        lambda: open(os.devnull),
+    ],
+)
 def test_anything_but_a_path_is_refused_with_the_line_to_write_instead(make: Any) -> None:
     given = make()
     try:
@@ -389,7 +412,18 @@ def test_what_can_be_no_path_is_refused(nothing: str) -> None:
         SqliteSaver(nothing)
 
 
-@pytest.mark.parametrize("options", [{"synchronous": "off"}, {"synchronous": None}, {"busy_timeout": -1}, {"busy_timeout": float("nan")}, {"busy_timeout": "30"}, {"busy_timeout": None}, {"serde": SafeSerializer(), "allowed_types": [Engine]}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"synchronous": "off"},
+        {"synchronous": None},
+        {"busy_timeout": -1},
+        {"busy_timeout": float("nan")},
+        {"busy_timeout": "30"},
+        {"busy_timeout": None},
+        {"serde": SafeSerializer(), "allowed_types": [Engine]},
+    ],
+)
 def test_options_that_make_no_sense_are_refused_before_any_file_is_made(path: Path, options: Any) -> None:
     with pytest.raises(InvalidRequest, match="|".join(options)):
         SqliteSaver(path, **options)
@@ -579,7 +613,11 @@ def test_the_file_is_in_wal_mode_can_give_space_back_and_says_whose_it_is(path: 
 def test_synchronous_is_set_on_every_connection_as_asked(path: Path, tap: Tap, asked: Any, set_to: int) -> None:
     levels: list[int] = []
     with SqliteSaver(path, synchronous=asked) as saver:
-        tap.after = lambda db, statement: levels.extend(sqlite3.Connection.execute(db, "PRAGMA synchronous").fetchone()) if statement == "COMMIT" or statement.startswith("SELECT") else None
+        tap.after = lambda db, statement: (
+            levels.extend(sqlite3.Connection.execute(db, "PRAGMA synchronous").fetchone())
+            if statement == "COMMIT" or statement.startswith("SELECT")
+            else None
+        )
         put(saver, {"a": 1})
         list(saver.list(None))
     assert set(levels) == {set_to}
@@ -712,7 +750,8 @@ def test_the_wait_for_the_first_process_that_builds_the_file_obeys_busy_timeout(
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         begun = time.monotonic()
-        with pytest.raises(BusyError if KNOWS_CODES else StorageError, match=r"agent.db.*" + ("busy_timeout" if KNOWS_CODES else "")):
+        with pytest.raises(
+            BusyError if KNOWS_CODES else StorageError, match=r"agent.db.*" + ("busy_timeout" if KNOWS_CODES else "")
+        ):
             SqliteSaver(path, busy_timeout=0.3)
         assert 0.2 < time.monotonic() - begun < 5
-

@@ -6,8 +6,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -18,7 +17,14 @@ from langgraph.graph import END, START, StateGraph
 from scripts import run
 from sqlfile import KNOWS_CODES, Tap, can_write_at_once, sql, tap, write_lock
 
-from langgraph_sqlite_ckpt import BusyError, CheckpointError, ClosedError, InvalidRequest, SafeSerializer, SqliteSaver, StorageError
+from langgraph_sqlite_ckpt import (
+    BusyError,
+    CheckpointError,
+    ClosedError,
+    SafeSerializer,
+    SqliteSaver,
+    StorageError,
+)
 
 __all__ = ["tap"]  # a fixture
 
@@ -68,7 +74,7 @@ def test_any_async_method_may_be_called_inside_an_async_list_loop(saver: SqliteS
         await anext(items)
         outcome = CALLS[name](Here())
         if isinstance(outcome, list):
-            assert [item async for item in outcome[0]] is not None
+            assert [item async for item in outcome[0]] != None
         else:
             await outcome
         return len([item async for item in items])
@@ -368,7 +374,9 @@ def test_the_event_loop_runs_on_and_reads_are_served_while_a_write_waits_for_a_l
     assert saver.get_tuple(config()).checkpoint["channel_values"] == {"a": "after"}
 
 
-def test_a_lock_held_longer_than_busy_timeout_is_reported_with_advice_and_the_saver_goes_on(open_face: Any, path: Path) -> None:
+def test_a_lock_held_longer_than_busy_timeout_is_reported_with_advice_and_the_saver_goes_on(
+    open_face: Any, path: Path
+) -> None:
     face = open_face(busy_timeout=0.2)
     put(face, {"a": 1})
     with write_lock(path):
@@ -453,12 +461,16 @@ def test_an_aput_cancelled_at_any_moment_is_whole_or_absent_and_leaves_nothing_o
 
     cancelled = asyncio.run(main())
     stored = [saver.get_tuple(config("t", "", each["id"])) for each in made]
-    assert all(found is None or found.checkpoint["channel_values"] == each["channel_values"] for found, each in zip(stored, made))
+    assert all(
+        found is None or found.checkpoint["channel_values"] == each["channel_values"] for found, each in zip(stored, made)
+    )
     assert all(found is not None for found, was in zip(stored, cancelled) if not was)
     assert 0 < sum(cancelled) < 140
 
 
-def test_an_aput_writes_cancelled_at_any_moment_is_whole_or_absent_and_leaves_nothing_open(saver: SqliteSaver, path: Path) -> None:
+def test_an_aput_writes_cancelled_at_any_moment_is_whole_or_absent_and_leaves_nothing_open(
+    saver: SqliteSaver, path: Path
+) -> None:
     rng = random.Random(5)
     stored = put(saver)
     writes = [(f"channel {number}", [f"{number} " * 100]) for number in range(10)]
@@ -551,7 +563,9 @@ def test_eight_threads_with_one_saver_lose_nothing(face: Face) -> None:
     assert not errors
     for number in range(8):
         history = list(face.list(config(f"thread {number}")))
-        assert [item.checkpoint["channel_values"]["a"] for item in history] == [[f"{number}.{step}"] for step in reversed(range(6))]
+        assert [item.checkpoint["channel_values"]["a"] for item in history] == [
+            [f"{number}.{step}"] for step in reversed(range(6))
+        ]
         assert [len(item.checkpoint["channel_values"]["b"]) for item in history] == [6, 5, 4, 3, 2, 1]
         assert all(len(item.pending_writes) == 2 for item in history)
 
@@ -581,7 +595,9 @@ def test_eight_savers_on_one_file_in_eight_threads_lose_nothing(path: Path) -> N
 # --- processes ---
 
 
-def test_a_file_that_another_process_builds_between_any_two_statements_of_opening_opens_all_the_same(tmp_path: Path, tap: Tap) -> None:
+def test_a_file_that_another_process_builds_between_any_two_statements_of_opening_opens_all_the_same(
+    tmp_path: Path, tap: Tap
+) -> None:
     outcomes = set()
     for number in range(100):
         path, left = tmp_path / f"{number}.db", [number]

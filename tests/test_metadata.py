@@ -131,13 +131,38 @@ NOT_STORABLE: dict[str, Any] = {
 def test_metadata_that_cannot_be_stored_stops_no_run_and_harms_nothing_beside_it(face: Face, name: str) -> None:
     at = stored(face, {"source": "loop", "step": 4, "bad": NOT_STORABLE[name], "good": {"a": [1]}, "odd": {1, 2}})
     found = face.get_tuple(at).metadata
-    assert {key: found[key] for key in ("source", "step", "good", "odd")} == {"source": "loop", "step": 4, "good": {"a": [1]}, "odd": {1, 2}}
+    assert {key: found[key] for key in ("source", "step", "good", "odd")} == {
+        "source": "loop",
+        "step": 4,
+        "good": {"a": [1]},
+        "odd": {1, 2},
+    }
     assert "bad" in found
     assert [item.config for item in face.list(config(), filter={"good": {"a": [1]}})] == [at]
 
 
 @pytest.mark.parametrize("column", ["run_id", "source", "step", "parents", "writes"])
-@pytest.mark.parametrize("value", ["\ud800", "", 5, None, [1], {"a": {1}}, math.nan, math.inf, 10**400, -1, True, Source.INPUT, "x" * 10_000, "'; DROP TABLE checkpoint; --", decimal.Decimal(1)], ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "\ud800",
+        "",
+        5,
+        None,
+        [1],
+        {"a": {1}},
+        math.nan,
+        math.inf,
+        10**400,
+        -1,
+        True,
+        Source.INPUT,
+        "x" * 10_000,
+        "'; DROP TABLE checkpoint; --",
+        decimal.Decimal(1),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
 def test_langgraphs_own_keys_may_hold_anything_too(face: Face, column: str, value: Any) -> None:
     memory = InMemorySaver()
     at = stored(face, {column: value})
@@ -152,7 +177,10 @@ def test_langgraphs_own_keys_may_hold_anything_too(face: Face, column: str, valu
 
 def test_the_configs_own_metadata_is_merged_as_langgraph_does(face: Face) -> None:
     memory = InMemorySaver()
-    merged = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "user": "u", "__private": 1, "nul": "a\0b"}, "metadata": {"run_id": "r", "odd": [1], "n": 5}}
+    merged = {
+        "configurable": {"thread_id": "t", "checkpoint_ns": "", "user": "u", "__private": 1, "nul": "a\0b"},
+        "metadata": {"run_id": "r", "odd": [1], "n": 5},
+    }
     for saver in (face, memory):
         stored(saver, {"source": "loop", "step": 1, "s": "a\0b"}, merged)
     assert face.get_tuple(config()).metadata == memory.get_tuple(config()).metadata
@@ -165,7 +193,9 @@ def test_people_read_the_metadata_as_json_whatever_is_in_it(saver: SqliteSaver, 
     for (text,) in sql(path, "SELECT metadata FROM checkpoints"):
         assert json.loads(text)["source"] == "loop"
     assert sql(path, "SELECT count(*) FROM checkpoints WHERE json_valid(metadata)") == [(len(KEPT),)]
-    assert sql(path, "SELECT count(*) FROM checkpoints WHERE json_extract(metadata, '$.value') LIKE '%-0000-000000000007%'") == [(1,)]
+    assert sql(
+        path, "SELECT count(*) FROM checkpoints WHERE json_extract(metadata, '$.value') LIKE '%-0000-000000000007%'"
+    ) == [(1,)]
 
 
 def test_the_callers_metadata_is_left_alone(face: Face) -> None:
@@ -176,7 +206,32 @@ def test_the_callers_metadata_is_left_alone(face: Face) -> None:
 
 # --- filters ---
 
-KEYS = ["plain", "with space", "with.dot", "$.a", "accént", "日本", "'quote", '"double"', "a\\b", "", "[0]", "#", "%_", "x' OR '1'='1", "a'); DROP TABLE checkpoint; --", "new\nline", "nul\0key", "🎉", "\ud800", "source", "step", "run_id", "c.seq", "metadata"]
+KEYS = [
+    "plain",
+    "with space",
+    "with.dot",
+    "$.a",
+    "accént",
+    "日本",
+    "'quote",
+    '"double"',
+    "a\\b",
+    "",
+    "[0]",
+    "#",
+    "%_",
+    "x' OR '1'='1",
+    "a'); DROP TABLE checkpoint; --",
+    "new\nline",
+    "nul\0key",
+    "🎉",
+    "\ud800",
+    "source",
+    "step",
+    "run_id",
+    "c.seq",
+    "metadata",
+]
 VALUES: list[Any] = [
     "text", "", "it's", "1", "true", "null", 1, 0, -1, 1.0, 0.1 + 0.2, True, False, None, math.inf, 10**30, 2**53 + 1,
     [], [1, 2], ["a", {"b": None}], {}, {"a": 1}, {"a": {"b": [1, {"c": "d"}]}}, {"b": 2, "a": 1}, "é", "a\0b",
@@ -232,7 +287,16 @@ def test_nan_is_equal_to_nothing(face: Face) -> None:
     assert list(face.list(None, filter={"step": math.nan})) == []
 
 
-@pytest.mark.parametrize("injected", ["x') OR 1=1 --", "x' UNION SELECT * FROM checkpoint --", "$') = 1 OR (1", 'x" OR ""="', "step = 1; DELETE FROM checkpoint"])
+@pytest.mark.parametrize(
+    "injected",
+    [
+        "x') OR 1=1 --",
+        "x' UNION SELECT * FROM checkpoint --",
+        "$') = 1 OR (1",
+        'x" OR ""="',
+        "step = 1; DELETE FROM checkpoint",
+    ],
+)
 def test_a_filter_key_that_is_sql_is_a_key_that_nobody_has(face: Face, injected: str) -> None:
     for number in range(3):
         stored(face, {"n": number}, config(f"t{number}"))
@@ -241,7 +305,9 @@ def test_a_filter_key_that_is_sql_is_a_key_that_nobody_has(face: Face, injected:
     assert len(list(face.list(None))) == 3
 
 
-@pytest.mark.parametrize("wanted", [{"run_id": "new"}, {"run_id": "old"}, {"source": "update"}, {"source": "input"}, {"step": 2}, {"step": 1}])
+@pytest.mark.parametrize(
+    "wanted", [{"run_id": "new"}, {"run_id": "old"}, {"source": "update"}, {"source": "input"}, {"step": 2}, {"step": 1}]
+)
 def test_a_filter_looks_at_the_metadata_that_a_checkpoint_was_last_put_with(face: Face, wanted: Any) -> None:
     memory = InMemorySaver()
     for saver in (face, memory):
@@ -250,7 +316,20 @@ def test_a_filter_looks_at_the_metadata_that_a_checkpoint_was_last_put_with(face
     assert len(list(face.list(None, filter=wanted))) == len(list(memory.list(config(), filter=wanted)))
 
 
-@pytest.mark.parametrize(("key", "value", "asked"), [("source", Source.FORK, "fork"), ("source", "fork", Source.FORK), ("run_id", Source.FORK, "fork"), ("step", decimal.Decimal(1), 1), ("step", 1, decimal.Decimal(1)), ("step", 1 + 0j, 1), ("step", 2**53 + 1, 2**53 + 1), ("source", "loop", "loop"), ("step", -1, -1)])
+@pytest.mark.parametrize(
+    ("key", "value", "asked"),
+    [
+        ("source", Source.FORK, "fork"),
+        ("source", "fork", Source.FORK),
+        ("run_id", Source.FORK, "fork"),
+        ("step", decimal.Decimal(1), 1),
+        ("step", 1, decimal.Decimal(1)),
+        ("step", 1 + 0j, 1),
+        ("step", 2**53 + 1, 2**53 + 1),
+        ("source", "loop", "loop"),
+        ("step", -1, -1),
+    ],
+)
 def test_narrowing_by_columns_never_hides_what_python_calls_equal(face: Face, key: str, value: Any, asked: Any) -> None:
     at = stored(face, {key: value})
     if face.get_tuple(at).metadata[key] == asked:
@@ -282,16 +361,24 @@ def test_a_selective_filter_finds_its_few_among_many(face: Face) -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(string.printable + "é日🎉", max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**40), 2**40)
+    | st.floats(allow_nan=False)
+    | st.text(string.printable + "é日🎉", max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(string.printable, max_size=4), inner, max_size=3),
     max_leaves=6,
 )
-metadata_dicts = st.dictionaries(st.sampled_from(["a", "b.c", "source", "step", "run_id", "é '\""]), json_values, max_size=4)
+metadata_dicts = st.dictionaries(
+    st.sampled_from(["a", "b.c", "source", "step", "run_id", "é '\""]), json_values, max_size=4
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(given_metadata=st.lists(metadata_dicts, min_size=1, max_size=6), wanted=metadata_dicts)
-def test_on_any_metadata_and_any_filter_both_savers_agree(given_metadata: list[dict[str, Any]], wanted: dict[str, Any]) -> None:
+def test_on_any_metadata_and_any_filter_both_savers_agree(
+    given_metadata: list[dict[str, Any]], wanted: dict[str, Any]
+) -> None:
     memory = InMemorySaver()
     with SqliteSaver(":memory:") as saver:
         for number, metadata in enumerate(given_metadata):
@@ -299,4 +386,6 @@ def test_on_any_metadata_and_any_filter_both_savers_agree(given_metadata: list[d
                 each.put(config(), checkpoint(id=f"{number:03}"), metadata, {})
         assert [item.metadata for item in saver.list(config())] == [item.metadata for item in memory.list(config())]
         for asked in (wanted, *given_metadata):
-            assert [item.config for item in saver.list(config(), filter=asked)] == [item.config for item in memory.list(config(), filter=asked)]
+            assert [item.config for item in saver.list(config(), filter=asked)] == [
+                item.config for item in memory.list(config(), filter=asked)
+            ]

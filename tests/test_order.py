@@ -41,7 +41,9 @@ def listed(face: Any, *args: Any, **kwargs: Any) -> list[str]:
         ["é", "z", "Z", "日本", "🎉", " ", "-1", "'"],
     ],
 )
-def test_the_latest_is_the_last_commit_and_history_is_the_order_of_commits_whatever_the_ids(face: Face, made: list[str]) -> None:
+def test_the_latest_is_the_last_commit_and_history_is_the_order_of_commits_whatever_the_ids(
+    face: Face, made: list[str]
+) -> None:
     at = config()
     for number, id in enumerate(made):
         at = put_as(face, id, parent=at)
@@ -50,7 +52,9 @@ def test_the_latest_is_the_last_commit_and_history_is_the_order_of_commits_whate
     assert listed(face, None) == made[::-1]
 
 
-def test_a_clock_that_steps_back_an_hour_between_two_turns_loses_no_turn(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_steps_back_an_hour_between_two_turns_loses_no_turn(
+    saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class State(TypedDict):
         log: Annotated[list[str], operator.add]
 
@@ -69,7 +73,9 @@ def test_a_clock_that_steps_back_an_hour_between_two_turns_loses_no_turn(saver: 
             app.invoke({"log": [f"question {turn}"]}, config())
     history = listed(saver, config())
     assert history != sorted(history, reverse=True)  # the ids do tell another order
-    assert app.get_state(config()).values["log"] == [word for turn in range(5) for word in (f"question {turn}", f"answer {2 * turn + 1}")]
+    assert app.get_state(config()).values["log"] == [
+        word for turn in range(5) for word in (f"question {turn}", f"answer {2 * turn + 1}")
+    ]
     assert len(history) == 15
 
 
@@ -162,7 +168,9 @@ def test_a_task_that_failed_twice_and_was_tried_again_leaves_what_inmemorysaver_
 
     found = pending(saver)
     assert found == pending(InMemorySaver())
-    assert [write for writes in found for write in writes if write[0] == "__error__"] == [("__error__", "RuntimeError('try 2')")]
+    assert [write for writes in found for write in writes if write[0] == "__error__"] == [
+        ("__error__", "RuntimeError('try 2')")
+    ]
 
 
 @pytest.mark.parametrize("face_of_run", ["invoke", "ainvoke"])
@@ -205,13 +213,28 @@ def test_after_a_failure_only_the_unfinished_parallel_tasks_run_again(saver: Sql
 
 def test_pending_writes_come_in_the_order_in_which_langgraph_applies_them(face: Face) -> None:
     rng = random.Random(1)
-    calls = [(f"task {rng.random()}", path) for path in ["~__pregel_pull, b", "~__pregel_pull, a", "~__pregel_push, 0000000010", "~__pregel_push, 0000000002", "", "é", "Z"] for _ in range(3)]
+    calls = [
+        (f"task {rng.random()}", path)
+        for path in [
+            "~__pregel_pull, b",
+            "~__pregel_pull, a",
+            "~__pregel_push, 0000000010",
+            "~__pregel_push, 0000000002",
+            "",
+            "é",
+            "Z",
+        ]
+        for _ in range(3)
+    ]
     rng.shuffle(calls)
     at, expected = put_as(face, "1"), []
     for task, path in calls:
         channels = ["c", "__interrupt__", "a", "__error__", "b"]
         face.put_writes(at, [(channel, [task, channel]) for channel in channels], task, path)
-        expected += [(writes_sort_key(path, task, WRITES_IDX_MAP.get(channel, idx)), (task, channel, [task, channel])) for idx, channel in enumerate(channels)]
+        expected += [
+            (writes_sort_key(path, task, WRITES_IDX_MAP.get(channel, idx)), (task, channel, [task, channel]))
+            for idx, channel in enumerate(channels)
+        ]
     in_order = [write for _, write in sorted(expected)]
     assert face.get_tuple(at).pending_writes == in_order
     assert next(iter(face.list(config()))).pending_writes == in_order
@@ -324,9 +347,16 @@ def test_filter_before_and_limit_work_together(history: Face) -> None:
     assert listed(history, config(), filter={}) == listed(history, config())
 
 
-@pytest.mark.parametrize("bad", [{}, {"configurable": None}, {"configurable": {"thread_id": None}}, {"configurable": "t"}, "t", 5])
+@pytest.mark.parametrize(
+    "bad", [{}, {"configurable": None}, {"configurable": {"thread_id": None}}, {"configurable": "t"}, "t", 5]
+)
 def test_a_config_that_names_no_thread_is_refused_where_one_is_needed(face: Face, bad: Any) -> None:
-    for call in (lambda: face.get_tuple(bad), lambda: face.put(bad, checkpoint(), {}, {}), lambda: face.put_writes(bad, [], "t"), lambda: face.get_delta_channel_history(config=bad, channels=["a"])):
+    for call in (
+        lambda: face.get_tuple(bad),
+        lambda: face.put(bad, checkpoint(), {}, {}),
+        lambda: face.put_writes(bad, [], "t"),
+        lambda: face.get_delta_channel_history(config=bad, channels=["a"]),
+    ):
         with pytest.raises(InvalidRequest, match="config"):
             call()
 
@@ -379,9 +409,18 @@ def test_a_fork_counts_only_its_own_ancestors(face: Face) -> None:
     new = put_as(face, "new", parent=root)
     face.put_writes(new, [("a", "for the new branch")], "task n")
     put_as(face, "new tip", parent=new)
-    histories = {id: face.get_delta_channel_history(config=config("t", "", id), channels=["a", "b"]) for id in ("old tip", "new tip", "root")}
-    assert histories["old tip"]["a"] == {"writes": [("task r", "a", "for both"), ("task o", "a", "for the old branch")], "seed": ["seed"]}
-    assert histories["new tip"]["a"] == {"writes": [("task r", "a", "for both"), ("task n", "a", "for the new branch")], "seed": ["seed"]}
+    histories = {
+        id: face.get_delta_channel_history(config=config("t", "", id), channels=["a", "b"])
+        for id in ("old tip", "new tip", "root")
+    }
+    assert histories["old tip"]["a"] == {
+        "writes": [("task r", "a", "for both"), ("task o", "a", "for the old branch")],
+        "seed": ["seed"],
+    }
+    assert histories["new tip"]["a"] == {
+        "writes": [("task r", "a", "for both"), ("task n", "a", "for the new branch")],
+        "seed": ["seed"],
+    }
     assert histories["root"]["a"] == {"writes": []}
     assert histories["new tip"]["b"] == {"writes": []}
 
@@ -421,7 +460,9 @@ def test_a_forked_graph_with_a_delta_channel_does_not_replay_the_abandoned_branc
     app = builder.compile(checkpointer=saver)
     app.invoke({"log": ["in"]}, config())
     app.invoke({"log": ["abandoned"]}, config())
-    before_two = next(each for each in app.get_state_history(config()) if each.next == ("two",) and each.values["log"] == ["in", "one"])
+    before_two = next(
+        each for each in app.get_state_history(config()) if each.next == ("two",) and each.values["log"] == ["in", "one"]
+    )
     forked = app.update_state(before_two.config, {"log": ["by hand"]}, as_node="one")
     assert app.invoke(None, forked)["log"] == ["in", "one", "by hand", "two after 3"]
     assert app.get_state(config()).values["log"] == ["in", "one", "by hand", "two after 3"]
@@ -449,7 +490,9 @@ def test_replaying_a_parent_loads_the_state_that_its_subgraph_had_then(saver: Sq
         app.invoke({"question": f"q{turn}", "turns": []}, config())
         app.invoke(Command(resume=f"yes {turn}"), config())
     assert app.get_state(config()).values["turns"] == ["2", "4", "6"]
-    second = next(each for each in app.get_state_history(config()) if each.next == ("inner",) and each.values["question"] == "q1")
+    second = next(
+        each for each in app.get_state_history(config()) if each.next == ("inner",) and each.values["question"] == "q1"
+    )
     replayed = app.invoke(None, second.config)
     assert replayed["__interrupt__"][0].value == "ok?"
     assert app.invoke(Command(resume="again"), config())["turns"] == ["2", "4"]

@@ -28,8 +28,16 @@ def sound(path: Path) -> None:
     for table in ("checkpoint", "blob", "write"):
         assert sql(path, f"SELECT * FROM {table} WHERE namespace NOT IN (SELECT id FROM namespace)") == []
     assert sql(path, "SELECT id FROM blob WHERE base IS NOT NULL AND base NOT IN (SELECT id FROM blob)") == []
-    assert sql(path, "SELECT id FROM blob b WHERE version IS NULL AND NOT EXISTS (SELECT 1 FROM blob WHERE base = b.id)") == []
-    assert sql(path, "SELECT id FROM namespace WHERE id NOT IN (SELECT namespace FROM checkpoint UNION SELECT namespace FROM write)") == []
+    assert (
+        sql(path, "SELECT id FROM blob b WHERE version IS NULL AND NOT EXISTS (SELECT 1 FROM blob WHERE base = b.id)") == []
+    )
+    assert (
+        sql(
+            path,
+            "SELECT id FROM namespace WHERE id NOT IN (SELECT namespace FROM checkpoint UNION SELECT namespace FROM write)",
+        )
+        == []
+    )
     unknown = "SELECT checkpoint_id FROM checkpoint c WHERE parent_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM checkpoint p WHERE p.namespace = c.namespace AND p.checkpoint_id = c.parent_id)"
     assert sql(path, unknown) == []
 
@@ -38,10 +46,21 @@ def thread_of(face: Any, name: str, steps: int = 5, **metadata: Any) -> list[Any
     """A thread whose values lean on each other; the tuples as they were."""
     at = config(name)
     for step in range(steps):
-        at = put(face, {"grows": [f"{name} line {each}" for each in range(40 * step + 40)], "n": step, "own": [name, step] * 50}, parent=at, step=step, **metadata)
+        at = put(
+            face,
+            {"grows": [f"{name} line {each}" for each in range(40 * step + 40)], "n": step, "own": [name, step] * 50},
+            parent=at,
+            step=step,
+            **metadata,
+        )
         face.put_writes(at, [("grows", [f"write {step}"] * 30)], f"task {step}")
     sub = checkpoint({"s": ["sub"] * 100})
-    face.put(config(name, "node:1"), sub, {"parents": {"": at["configurable"]["checkpoint_id"]}, "source": "loop", "step": 0}, dict(sub["channel_versions"]))
+    face.put(
+        config(name, "node:1"),
+        sub,
+        {"parents": {"": at["configurable"]["checkpoint_id"]}, "source": "loop", "step": 0},
+        dict(sub["channel_versions"]),
+    )
     return list(face.list({"configurable": {"thread_id": name}}))
 
 
@@ -53,7 +72,14 @@ def kept(face: Any, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("bare", ["t", b"t"])
-@pytest.mark.parametrize("call", [lambda face, ids: face.prune(ids), lambda face, ids: face.delete_for_runs(ids), lambda face, ids: face.prune(ids, strategy="delete")])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda face, ids: face.prune(ids),
+        lambda face, ids: face.delete_for_runs(ids),
+        lambda face, ids: face.prune(ids, strategy="delete"),
+    ],
+)
 def test_a_bare_string_where_a_list_of_ids_belongs_is_refused(face: Face, path: Path, call: Any, bare: Any) -> None:
     thread_of(face, "t", 2)
     before = rows(path)
@@ -103,7 +129,16 @@ def test_ids_may_come_from_any_iterable_and_in_any_number(face: Face, path: Path
 # --- one transaction, nothing left over ---
 
 
-@pytest.mark.parametrize("call", [lambda saver: saver.delete_thread("a"), lambda saver: saver.prune(["a", "b", "c"]), lambda saver: saver.prune(["a", "b", "c"], strategy="delete"), lambda saver: saver.delete_for_runs(["run a", "run b"]), lambda saver: saver.copy_thread("a", "copy")])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda saver: saver.delete_thread("a"),
+        lambda saver: saver.prune(["a", "b", "c"]),
+        lambda saver: saver.prune(["a", "b", "c"], strategy="delete"),
+        lambda saver: saver.delete_for_runs(["run a", "run b"]),
+        lambda saver: saver.copy_thread("a", "copy"),
+    ],
+)
 def test_each_is_one_transaction(open_face: Any, path: Path, tap: Tap, call: Any) -> None:
     face = open_face()
     for name in ("a", "b", "c"):
@@ -127,7 +162,14 @@ def test_deleting_leaves_no_row_behind_and_touches_nobody_else(face: Face, path:
     sound(path)
 
 
-@pytest.mark.parametrize("call", [lambda face: face.delete_thread("goes"), lambda face: face.prune(["goes"], strategy="delete"), lambda face: face.delete_for_runs(["run"])])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda face: face.delete_thread("goes"),
+        lambda face: face.prune(["goes"], strategy="delete"),
+        lambda face: face.delete_for_runs(["run"]),
+    ],
+)
 def test_a_deleted_thread_can_begin_again_under_its_name(face: Face, path: Path, call: Any) -> None:
     old = thread_of(face, "goes", run_id="run")
     call(face)
@@ -163,7 +205,11 @@ def test_a_pruned_thread_goes_on_and_its_values_stay_small(face: Face, path: Pat
     thread_of(face, "t", 8)
     face.prune(["t"])
     for step in range(8, 14):
-        at = put(face, {"grows": [f"t line {each}" for each in range(40 * step + 40)], "n": step, "own": [step] * 50}, parent=face.get_tuple(config("t")).config)
+        at = put(
+            face,
+            {"grows": [f"t line {each}" for each in range(40 * step + 40)], "n": step, "own": [step] * 50},
+            parent=face.get_tuple(config("t")).config,
+        )
         assert face.get_tuple(at).checkpoint["channel_values"]["grows"][-1] == f"t line {40 * step + 39}"
     stored, raw = sql(path, "SELECT total(length(data)), total(size) FROM blob WHERE channel = 'grows'")[0]
     assert stored * 5 < raw
@@ -194,7 +240,9 @@ def prune(saver: SqliteSaver, invoke: Any) -> None:
     asyncio.run(saver.aprune(["t"])) if "run" in invoke.__code__.co_names else saver.prune(["t"])
 
 
-def test_a_pending_question_survives_pruning_with_the_finished_tasks_beside_it(saver: SqliteSaver, path: Path, invoke: Any) -> None:
+def test_a_pending_question_survives_pruning_with_the_finished_tasks_beside_it(
+    saver: SqliteSaver, path: Path, invoke: Any
+) -> None:
     ran: list[str] = []
 
     def beside(state: State) -> State:
@@ -252,7 +300,9 @@ def inner_of(node: Any) -> Any:
     return builder.compile()
 
 
-def test_a_subgraph_that_remembers_from_turn_to_turn_still_does_after_pruning(saver: SqliteSaver, path: Path, invoke: Any) -> None:
+def test_a_subgraph_that_remembers_from_turn_to_turn_still_does_after_pruning(
+    saver: SqliteSaver, path: Path, invoke: Any
+) -> None:
     class Inner(TypedDict, total=False):
         turns: Annotated[list[str], operator.add]
 
@@ -296,7 +346,9 @@ def delta_app(saver: Any, snapshot_frequency: int) -> Any:
 
 @pytest.mark.parametrize("snapshot_frequency", [1, 2, 4, 1000])
 @pytest.mark.parametrize("what", ["prune", "delete the older runs", "copy and delete the source", "prune and copy"])
-def test_the_state_of_delta_channels_is_the_same_before_and_after(saver: SqliteSaver, path: Path, snapshot_frequency: int, what: str) -> None:
+def test_the_state_of_delta_channels_is_the_same_before_and_after(
+    saver: SqliteSaver, path: Path, snapshot_frequency: int, what: str
+) -> None:
     app = delta_app(saver, snapshot_frequency)
     for turn in range(5):
         app.invoke({"log": [f"turn {turn}"]}, {**config(), "metadata": {"run_id": f"run {turn}"}})
@@ -339,7 +391,12 @@ def test_pruning_a_delta_thread_still_drops_what_nobody_needs(saver: SqliteSaver
 def test_the_checkpoints_of_runs_go_and_the_others_load_as_they_were(face: Face, path: Path) -> None:
     at, expected = config(), {}
     for number in range(9):
-        at = put(face, {"grows": [f"line {each}" for each in range(50 * number + 50)], "n": number}, parent=at, run_id=f"run {number // 3}")
+        at = put(
+            face,
+            {"grows": [f"line {each}" for each in range(50 * number + 50)], "n": number},
+            parent=at,
+            run_id=f"run {number // 3}",
+        )
         face.put_writes(at, [("n", number)], "task")
         expected[number] = face.get_tuple(at)
     thread_of(face, "other", 2, run_id="run 1")
@@ -362,7 +419,12 @@ def test_of_a_fork_either_branch_goes_without_the_other(face: Face, path: Path) 
         for branch in ("old", "new"):
             at = root
             for step in range(3):
-                at = put(face, {"grows": [f"line {each}" for each in range(100)] + [f"{branch} {each}" for each in range(20 * step)]}, parent=at, run_id=f"{branch} {thread}")
+                at = put(
+                    face,
+                    {"grows": [f"line {each}" for each in range(100)] + [f"{branch} {each}" for each in range(20 * step)]},
+                    parent=at,
+                    run_id=f"{branch} {thread}",
+                )
             tips[branch] = face.get_tuple(at)
         face.delete_for_runs([f"{goes} {thread}"])
         assert len(kept(face, thread)) == 4
@@ -394,7 +456,10 @@ def test_a_copy_and_its_source_go_on_independently(face: Face, path: Path) -> No
     face.copy_thread("t", "copy")
     put(face, {"grows": ["the copy's"] * 100}, parent=face.get_tuple(config("copy")).config)
     face.put_writes(original[1].config, [("grows", "late")], "another task")
-    assert face.get_tuple(config("copy", "", original[1].config["configurable"]["checkpoint_id"])).pending_writes == original[1].pending_writes
+    assert (
+        face.get_tuple(config("copy", "", original[1].config["configurable"]["checkpoint_id"])).pending_writes
+        == original[1].pending_writes
+    )
     copied = kept(face, "copy")
     face.prune(["t"])
     assert kept(face, "copy") == copied
@@ -422,7 +487,9 @@ def test_a_copy_of_an_interrupted_thread_can_be_answered_otherwise(saver: Sqlite
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_after_any_sequence_of_deletes_prunes_and_copies_everything_that_stays_loads_as_it_was(open_face: Any, path: Path, seed: int) -> None:
+def test_after_any_sequence_of_deletes_prunes_and_copies_everything_that_stays_loads_as_it_was(
+    open_face: Any, path: Path, seed: int
+) -> None:
     rng = random.Random(seed)
     face = open_face(synchronous="normal", keep_last=[None, None, 4][seed])
     values: dict[str, Any] = {}
@@ -434,7 +501,16 @@ def test_after_any_sequence_of_deletes_prunes_and_copies_everything_that_stays_l
             if action < 0.75:
                 parent = rng.choice(known) if known and rng.random() < 0.3 else known[0] if known else config(name)
                 grown = values[parent["configurable"]["checkpoint_id"]]["grows"] if known else []
-                made = checkpoint({"grows": [*grown[rng.choice([0, 0, 0, 5]) :], *[f"{number} {each}" for each in range(rng.randint(1, 60))]], "own": [number] * 99, "n": number})
+                made = checkpoint(
+                    {
+                        "grows": [
+                            *grown[rng.choice([0, 0, 0, 5]) :],
+                            *[f"{number} {each}" for each in range(rng.randint(1, 60))],
+                        ],
+                        "own": [number] * 99,
+                        "n": number,
+                    }
+                )
                 values[made["id"]] = made["channel_values"]
                 face.put(parent, made, {"run_id": f"run {number // 10}"}, dict(made["channel_versions"]))
             elif action < 0.82:
@@ -489,7 +565,9 @@ def test_what_fills_the_file_can_be_seen_by_thread_and_by_channel(face: Face) ->
     assert stats.file_bytes + stats.wal_bytes > 300_000
 
 
-def test_sweep_counts_first_takes_idle_threads_and_leaves_those_that_wait_for_a_person(saver: SqliteSaver, path: Path, invoke: Any) -> None:
+def test_sweep_counts_first_takes_idle_threads_and_leaves_those_that_wait_for_a_person(
+    saver: SqliteSaver, path: Path, invoke: Any
+) -> None:
     builder = StateGraph(State)
     builder.add_node("ask", lambda state: {"log": [interrupt("?") if state["log"] == ["ask"] else "done"]})
     builder.add_edge(START, "ask")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from conftest import checkpoint, config, put
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from scripts import run
 from sqlfile import sql
@@ -44,7 +44,9 @@ class Views:
 
     def status(self, thread: str = "t") -> str:
         [(status,)] = sql(self.path, "SELECT status FROM threads WHERE thread_id = ?", thread)
-        assert sql(self.path, "SELECT status FROM runs WHERE thread_id = ? ORDER BY created_at DESC LIMIT 1", thread) == [(status,)]
+        assert sql(self.path, "SELECT status FROM runs WHERE thread_id = ? ORDER BY created_at DESC LIMIT 1", thread) == [
+            (status,)
+        ]
         return str(status)
 
     def next(self, thread: str = "t") -> list[str]:
@@ -72,7 +74,9 @@ def invoke(request: pytest.FixtureRequest) -> Callable[..., Any]:
 # --- status ---
 
 
-def test_a_run_that_reached_its_end_is_completed_and_each_of_its_steps_tells_its_own(saver: SqliteSaver, views: Views, invoke: Any) -> None:
+def test_a_run_that_reached_its_end_is_completed_and_each_of_its_steps_tells_its_own(
+    saver: SqliteSaver, views: Views, invoke: Any
+) -> None:
     invoke(linear(saver, "one", "two"), {"log": ["in"]}, config())
     assert views.status() == "completed"
     assert sql(views.path, "SELECT step, source, next, status FROM checkpoints ORDER BY seq") == [
@@ -83,7 +87,9 @@ def test_a_run_that_reached_its_end_is_completed_and_each_of_its_steps_tells_its
     ]
 
 
-def test_a_run_that_waits_for_a_person_is_interrupted_until_it_is_answered(saver: SqliteSaver, views: Views, invoke: Any) -> None:
+def test_a_run_that_waits_for_a_person_is_interrupted_until_it_is_answered(
+    saver: SqliteSaver, views: Views, invoke: Any
+) -> None:
     def ask(state: State) -> State:
         return {"log": [interrupt("first?"), interrupt("second?")]}
 
@@ -94,10 +100,14 @@ def test_a_run_that_waits_for_a_person_is_interrupted_until_it_is_answered(saver
     assert views.status() == "interrupted"
     invoke(app, Command(resume="b"), config())
     assert (views.status(), views.next()) == ("completed", [])
-    assert [status for (status,) in sql(views.path, "SELECT status FROM checkpoints ORDER BY seq")] == ["running"] * 4 + ["completed"]
+    assert [status for (status,) in sql(views.path, "SELECT status FROM checkpoints ORDER BY seq")] == ["running"] * 4 + [
+        "completed"
+    ]
 
 
-def test_of_two_questions_asked_at_once_one_answer_leaves_the_run_interrupted(saver: SqliteSaver, views: Views, invoke: Any) -> None:
+def test_of_two_questions_asked_at_once_one_answer_leaves_the_run_interrupted(
+    saver: SqliteSaver, views: Views, invoke: Any
+) -> None:
     builder = StateGraph(State)
     for name in ("left", "right"):
         builder.add_node(name, lambda state, name=name: {"log": [interrupt(name)]})
@@ -112,7 +122,9 @@ def test_of_two_questions_asked_at_once_one_answer_leaves_the_run_interrupted(sa
     assert views.status() == "completed"
 
 
-def test_a_question_from_inside_a_subgraph_makes_the_whole_run_interrupted(saver: SqliteSaver, views: Views, invoke: Any) -> None:
+def test_a_question_from_inside_a_subgraph_makes_the_whole_run_interrupted(
+    saver: SqliteSaver, views: Views, invoke: Any
+) -> None:
     inner = linear(None, "inner_one", "ask", ask=lambda state: {"log": [interrupt("?")]})
     app = linear(saver, "one", "inner", inner=inner)
     invoke(app, {"log": []}, config())
@@ -199,7 +211,9 @@ def test_a_run_begins_with_its_input_and_ends_before_the_next_one(saver: SqliteS
     assert sql(views.path, "SELECT DISTINCT run_id FROM checkpoints ORDER BY 1") == [(id,) for id in sorted(inputs)]
 
 
-def test_a_run_goes_on_across_failures_questions_breakpoints_and_updates(saver: SqliteSaver, views: Views, invoke: Any) -> None:
+def test_a_run_goes_on_across_failures_questions_breakpoints_and_updates(
+    saver: SqliteSaver, views: Views, invoke: Any
+) -> None:
     broken = [True]
 
     def fragile(state: State) -> State:
@@ -257,7 +271,10 @@ def test_checkpoints_of_subgraphs_belong_to_the_run_of_their_root(saver: SqliteS
         invoke(app, {"log": []}, config())
     runs = [run_id for run_id, _ in views.runs()]
     assert len(runs) == 2
-    namespaces = sql(views.path, "SELECT checkpoint_ns, count(DISTINCT run_id), min(run_id) FROM checkpoints WHERE checkpoint_ns <> '' GROUP BY 1")
+    namespaces = sql(
+        views.path,
+        "SELECT checkpoint_ns, count(DISTINCT run_id), min(run_id) FROM checkpoints WHERE checkpoint_ns <> '' GROUP BY 1",
+    )
     assert len(namespaces) == 4
     assert {count for _, count, _ in namespaces} == {1}
     assert {run_id for _, _, run_id in namespaces} == set(runs)
@@ -290,7 +307,9 @@ def branching(saver: Any) -> Any:
     for name in ("choose", "left", "right"):
         builder.add_node(name, say(name))
     builder.add_edge(START, "choose")
-    builder.add_conditional_edges("choose", lambda state: ["left", "right"] if "both" in state["log"] else "left", ["left", "right"])
+    builder.add_conditional_edges(
+        "choose", lambda state: ["left", "right"] if "both" in state["log"] else "left", ["left", "right"]
+    )
     return builder.compile(checkpointer=saver)
 
 
@@ -332,7 +351,11 @@ def deferring(saver: Any) -> Any:
 
 def commanding(saver: Any) -> Any:
     builder = StateGraph(State)
-    builder.add_node("boss", lambda state: Command(goto=["one", Send("two", {"log": []})], update={"log": ["boss"]}), destinations=("one", "two"))
+    builder.add_node(
+        "boss",
+        lambda state: Command(goto=["one", Send("two", {"log": []})], update={"log": ["boss"]}),
+        destinations=("one", "two"),
+    )
     builder.add_node("one", say("one"))
     builder.add_node("two", say("two"))
     builder.add_edge(START, "boss")
@@ -359,7 +382,9 @@ GRAPHS = [branching, sending, joining, deferring, commanding, nested, functional
 
 
 @pytest.mark.parametrize("make", GRAPHS)
-def test_next_of_every_checkpoint_is_what_langgraph_says_is_next(saver: SqliteSaver, views: Views, invoke: Any, make: Any) -> None:
+def test_next_of_every_checkpoint_is_what_langgraph_says_is_next(
+    saver: SqliteSaver, views: Views, invoke: Any, make: Any
+) -> None:
     app = make(saver)
     if make is functional and "run" in invoke.__code__.co_names:
         pytest.skip("a synchronous workflow of the functional API has no async call")
@@ -403,7 +428,19 @@ def test_an_interrupted_workflow_of_the_functional_api_says_so(saver: SqliteSave
 # --- for people ---
 
 COLUMNS = {
-    "checkpoints": ["run_id", "thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "step", "source", "next", "status", "created_at", "metadata"],
+    "checkpoints": [
+        "run_id",
+        "thread_id",
+        "checkpoint_ns",
+        "checkpoint_id",
+        "parent_checkpoint_id",
+        "step",
+        "source",
+        "next",
+        "status",
+        "created_at",
+        "metadata",
+    ],
     "runs": ["run_id", "thread_id", "status", "next", "step", "created_at", "updated_at", "checkpoints"],
     "threads": ["thread_id", "status", "next", "step", "run_id", "created_at", "updated_at", "checkpoints"],
 }
@@ -417,9 +454,15 @@ def test_the_views_keep_their_columns(saver: SqliteSaver, views: Views, view: st
     assert len(sql(views.path, f"SELECT {', '.join(COLUMNS[view])} FROM {view}")) == 1
 
 
-def test_what_the_readers_of_the_article_type_prints_what_they_expect(saver: SqliteSaver, views: Views, invoke: Any) -> None:
+def test_what_the_readers_of_the_article_type_prints_what_they_expect(
+    saver: SqliteSaver, views: Views, invoke: Any
+) -> None:
     invoke(linear(saver, "one"), {"log": []}, {**config(), "metadata": {"run_id": "r"}})
-    assert sql(views.path, "SELECT run_id, step, status FROM checkpoints ORDER BY step") == [("r", -1, "running"), ("r", 0, "running"), ("r", 1, "completed")]
+    assert sql(views.path, "SELECT run_id, step, status FROM checkpoints ORDER BY step") == [
+        ("r", -1, "running"),
+        ("r", 0, "running"),
+        ("r", 1, "completed"),
+    ]
 
 
 def test_times_are_when_it_happened(saver: SqliteSaver, views: Views, invoke: Any) -> None:

@@ -88,8 +88,16 @@ SINGLE, POSITIONAL, KEYWORDS, METHOD, PYDANTIC_1, PYDANTIC_2, NUMPY, DELTA = ran
 
 
 def test_the_codes_are_those_that_langgraph_writes() -> None:
-    assert (jsonplus.EXT_CONSTRUCTOR_SINGLE_ARG, jsonplus.EXT_CONSTRUCTOR_POS_ARGS, jsonplus.EXT_CONSTRUCTOR_KW_ARGS) == (SINGLE, POSITIONAL, KEYWORDS)
-    assert (jsonplus.EXT_METHOD_SINGLE_ARG, jsonplus.EXT_PYDANTIC_V1, jsonplus.EXT_PYDANTIC_V2) == (METHOD, PYDANTIC_1, PYDANTIC_2)
+    assert (jsonplus.EXT_CONSTRUCTOR_SINGLE_ARG, jsonplus.EXT_CONSTRUCTOR_POS_ARGS, jsonplus.EXT_CONSTRUCTOR_KW_ARGS) == (
+        SINGLE,
+        POSITIONAL,
+        KEYWORDS,
+    )
+    assert (jsonplus.EXT_METHOD_SINGLE_ARG, jsonplus.EXT_PYDANTIC_V1, jsonplus.EXT_PYDANTIC_V2) == (
+        METHOD,
+        PYDANTIC_1,
+        PYDANTIC_2,
+    )
     assert (jsonplus.EXT_NUMPY_ARRAY, jsonplus.EXT_DELTA_SNAPSHOT) == (NUMPY, DELTA)
 
 
@@ -116,8 +124,14 @@ class Forger:
             [(row,)] = sql(self.path, f"SELECT max(id) FROM {place}")
             forge(self.path, place, row, type=kind, codec=0, size=len(raw), data=raw)
         else:
-            [(row,)] = sql(self.path, "SELECT seq FROM checkpoint WHERE checkpoint_id = ?", self.at["configurable"]["checkpoint_id"])
-            columns = {"rest": raw, "rest_type": kind, "rest_codec": 0, "rest_size": len(raw)} if place == "rest" else {"exact": raw, "exact_type": kind}
+            [(row,)] = sql(
+                self.path, "SELECT seq FROM checkpoint WHERE checkpoint_id = ?", self.at["configurable"]["checkpoint_id"]
+            )
+            columns = (
+                {"rest": raw, "rest_type": kind, "rest_codec": 0, "rest_size": len(raw)}
+                if place == "rest"
+                else {"exact": raw, "exact_type": kind}
+            )
             forge(self.path, "checkpoint", row, **columns)
 
     def reads(self) -> list[Any]:
@@ -157,7 +171,12 @@ def forger(open_face: Any, path: Path) -> Forger:
 
 CALLS = {
     f"{what} {code}": extension(code, *fields)
-    for what, module, name in (("a function of the system", "os", "system"), ("eval", "builtins", "eval"), ("a function", HERE, "record"), ("a class that is no data class", HERE, "NoData"))
+    for what, module, name in (
+        ("a function of the system", "os", "system"),
+        ("eval", "builtins", "eval"),
+        ("a function", HERE, "record"),
+        ("a class that is no data class", HERE, "NoData"),
+    )
     for code, fields in (
         (SINGLE, (module, name, "exit 3")),
         (POSITIONAL, (module, name, ["exit 3"])),
@@ -182,7 +201,16 @@ def test_stored_bytes_never_call_a_function_or_a_method(forger: Forger, monkeypa
         forger.refused(place, CALLS[name])
 
 
-@pytest.mark.parametrize("wrap", [lambda raw: packed({"deep": [{"down": ormsgpack.Ext(SINGLE, packed((HERE, "record", 1)))}]}), lambda raw: packed(ormsgpack.Ext(DELTA, raw)), lambda raw: extension(SINGLE, "builtins", "set", [ormsgpack.Ext(SINGLE, packed((HERE, "record", 1)))]), lambda raw: extension(KEYWORDS, HERE, "Data", {"a": ormsgpack.Ext(SINGLE, packed((HERE, "record", 1)))})], ids=["in a dict", "in a delta snapshot", "in a set", "in a data class"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda raw: packed({"deep": [{"down": ormsgpack.Ext(SINGLE, packed((HERE, "record", 1)))}]}),
+        lambda raw: packed(ormsgpack.Ext(DELTA, raw)),
+        lambda raw: extension(SINGLE, "builtins", "set", [ormsgpack.Ext(SINGLE, packed((HERE, "record", 1)))]),
+        lambda raw: extension(KEYWORDS, HERE, "Data", {"a": ormsgpack.Ext(SINGLE, packed((HERE, "record", 1)))}),
+    ],
+    ids=["in a dict", "in a delta snapshot", "in a set", "in a data class"],
+)
 def test_nor_from_inside_something_harmless(forger: Forger, wrap: Callable[[bytes], bytes]) -> None:
     raw = wrap(extension(SINGLE, HERE, "record", 1))
     for place in forger.places:
@@ -197,7 +225,9 @@ def test_what_is_refused_names_the_type_and_the_channel(forger: Forger) -> None:
 
 
 @pytest.mark.parametrize("code", range(6))
-def test_stored_bytes_never_import_a_module(forger: Forger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_stored_bytes_never_import_a_module(
+    forger: Forger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     name = f"imported_by_stored_bytes_{code}"
     package = tmp_path / f"{name}_package"
     package.mkdir()
@@ -227,7 +257,12 @@ def test_stored_bytes_never_wake_a_lazy_modules_getattr(forger: Forger, monkeypa
 ENVELOPES = [
     {"lc": 2, "type": "constructor", "id": [HERE, "record"], "args": ["x"]},
     {"lc": 2, "type": "constructor", "id": ["os", "system"], "args": ["exit 3"]},
-    {"lc": 1, "type": "constructor", "id": ["langchain_core", "prompts", "prompt", "PromptTemplate"], "kwargs": {"template": "{a}", "input_variables": ["a"]}},
+    {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain_core", "prompts", "prompt", "PromptTemplate"],
+        "kwargs": {"template": "{a}", "input_variables": ["a"]},
+    },
     {"lc": 1, "type": "secret", "id": ["HOME"]},
 ]
 
@@ -447,11 +482,21 @@ def test_a_decompression_bomb_is_not_unpacked(chained: Forger) -> None:
 def test_versions_that_double_each_other_are_damage_and_not_a_bomb(chained: Forger) -> None:
     """Each row of thirty bytes twice the one before, and every single size right: thirty such rows would fill any memory."""
     path = chained.path
-    [(base, size, namespace)] = sql(path, "SELECT id, size, namespace FROM blob WHERE base IS NULL ORDER BY id DESC LIMIT 1")
+    [(base, size, namespace)] = sql(
+        path, "SELECT id, size, namespace FROM blob WHERE base IS NULL ORDER BY id DESC LIMIT 1"
+    )
     for number in range(6):
         data = struct.pack("<5I", 0, 0, size, size, 0) + zstd.compress(b"")
         size *= 2
-        sql(path, "INSERT INTO blob (namespace, channel, version, type, codec, base, position, size, checksum, data) VALUES (?, 'bomb', ?, 'msgpack', 3, ?, 0, ?, 0, ?)", namespace, f"v{number}", base, size, data)
+        sql(
+            path,
+            "INSERT INTO blob (namespace, channel, version, type, codec, base, position, size, checksum, data) VALUES (?, 'bomb', ?, 'msgpack', 3, ?, 0, ?, 0, ?)",
+            namespace,
+            f"v{number}",
+            base,
+            size,
+            data,
+        )
         [(base,)] = sql(path, "SELECT max(id) FROM blob")
         forge(path, "blob", base, data=data)
     forge(path, "blob", base, channel="c", version="bomb")
@@ -483,20 +528,39 @@ def attempts(face: Face, nasty: Any) -> dict[str, Callable[[], Any]]:
     id = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": nasty}}
     known = config("t", "", "1")
     return {
-        **{f"get_tuple {name}": lambda where=where: face.get_tuple(where) for name, where in (("thread", at), ("namespace", namespace), ("id", id))},
-        **{f"list {name}": lambda where=where: list(face.list(where)) for name, where in (("thread", at), ("namespace", namespace), ("id", id))},
-        **{f"list before {name}": lambda where=where: list(face.list(config("t"), before=where)) for name, where in (("thread", at), ("namespace", namespace), ("id", id))},
+        **{
+            f"get_tuple {name}": lambda where=where: face.get_tuple(where)
+            for name, where in (("thread", at), ("namespace", namespace), ("id", id))
+        },
+        **{
+            f"list {name}": lambda where=where: list(face.list(where))
+            for name, where in (("thread", at), ("namespace", namespace), ("id", id))
+        },
+        **{
+            f"list before {name}": lambda where=where: list(face.list(config("t"), before=where))
+            for name, where in (("thread", at), ("namespace", namespace), ("id", id))
+        },
         "list limit": lambda: list(face.list(config("t"), limit=nasty)),
         "list config": lambda: list(face.list(nasty)),
         "filter key": lambda: list(face.list(None, filter={nasty if isinstance(nasty, (str, int, float)) else "k": 1})),
         "filter value": lambda: list(face.list(None, filter={"k": nasty, "source": nasty, "run_id": nasty, "step": nasty})),
-        **{f"put {name}": lambda where=where: face.put(where, checkpoint({"c": ["x"] * 100}), {}, {}) for name, where in (("thread", at), ("namespace", namespace), ("parent", id))},
+        **{
+            f"put {name}": lambda where=where: face.put(where, checkpoint({"c": ["x"] * 100}), {}, {})
+            for name, where in (("thread", at), ("namespace", namespace), ("parent", id))
+        },
         "put id": lambda: face.put(config("t"), {**checkpoint(), "id": nasty}, {}, {}),
         "put ts": lambda: face.put(config("t"), {**checkpoint(), "ts": nasty}, {}, {}),
-        "put channel": lambda: face.put(config("t"), checkpoint({str(nasty): ["x"] * 100}, {str(nasty): "1"}), {}, {str(nasty): "1"}),
+        "put channel": lambda: face.put(
+            config("t"), checkpoint({str(nasty): ["x"] * 100}, {str(nasty): "1"}), {}, {str(nasty): "1"}
+        ),
         "put version": lambda: face.put(config("t"), checkpoint({"c": ["x"] * 100}, {"c": nasty}), {}, {"c": nasty}),
-        "put metadata": lambda: face.put(config("t"), checkpoint(), {"k": nasty, "run_id": nasty, "source": nasty, "step": nasty, "parents": nasty}, {}),
-        **{f"put_writes {name}": lambda where=where: face.put_writes(where, [("c", ["x"])], "task") for name, where in (("thread", at), ("namespace", namespace), ("id", id))},
+        "put metadata": lambda: face.put(
+            config("t"), checkpoint(), {"k": nasty, "run_id": nasty, "source": nasty, "step": nasty, "parents": nasty}, {}
+        ),
+        **{
+            f"put_writes {name}": lambda where=where: face.put_writes(where, [("c", ["x"])], "task")
+            for name, where in (("thread", at), ("namespace", namespace), ("id", id))
+        },
         "put_writes task": lambda: face.put_writes(known, [("c", 1)], nasty),
         "put_writes path": lambda: face.put_writes(known, [("c", 1)], "task", nasty),
         "put_writes channel": lambda: face.put_writes(known, [(nasty, 1)], "task"),
@@ -514,18 +578,28 @@ def attempts(face: Face, nasty: Any) -> dict[str, Callable[[], Any]]:
     }
 
 
-@pytest.mark.parametrize("nasty", [*NASTY, Rude()], ids=lambda nasty: "Rude" if isinstance(nasty, Rude) else repr(nasty)[:25])
-def test_no_id_name_or_filter_reaches_beyond_its_own_thread_or_raises_what_is_not_ours(open_face: Any, path: Path, nasty: Any) -> None:
+@pytest.mark.parametrize(
+    "nasty", [*NASTY, Rude()], ids=lambda nasty: "Rude" if isinstance(nasty, Rude) else repr(nasty)[:25]
+)
+def test_no_id_name_or_filter_reaches_beyond_its_own_thread_or_raises_what_is_not_ours(
+    open_face: Any, path: Path, nasty: Any
+) -> None:
     face = open_face(synchronous="normal")
     victim = put(face, {"c": ["the victim's"] * 50, "n": 1}, at=config("victim"), run_id="the victim's run", k="secret")
     face.put_writes(victim, [("c", ["w"])], "task")
     expected = face.get_tuple(victim)
     face.put(config("t"), checkpoint({"c": ["x"]}, id="1"), {}, {})
-    for name in attempts(face, nasty) if not isinstance(nasty, Rude) else ("get_tuple thread", "list thread", "put thread", "put_writes task", "delete_thread", "prune", "copy from"):
+    for name in (
+        attempts(face, nasty)
+        if not isinstance(nasty, Rude)
+        else ("get_tuple thread", "list thread", "put thread", "put_writes task", "delete_thread", "prune", "copy from")
+    ):
         try:
             found = attempts(face, nasty)[name]()
         except (CheckpointError, TypeError, ValueError) as error:
-            assert isinstance(error, CheckpointError) or (isinstance(error, TypeError) and (name in EXCUSED or not isinstance(nasty, str))), (name, error)
+            assert isinstance(error, CheckpointError) or (
+                isinstance(error, TypeError) and (name in EXCUSED or not isinstance(nasty, str))
+            ), (name, error)
         except RuntimeError:
             assert isinstance(nasty, Rude)
         else:
@@ -551,7 +625,14 @@ def test_no_text_of_a_callers_ever_enters_sql(tmp_path: Path, tap: Tap) -> None:
                     attempt()
                 except (InvalidRequest, TypeError):
                     pass
-            list(saver.list(config(marker, marker), filter={marker: marker, "run_id": marker, "source": marker}, before=config(marker, marker, marker), limit=3))
+            list(
+                saver.list(
+                    config(marker, marker),
+                    filter={marker: marker, "run_id": marker, "source": marker},
+                    before=config(marker, marker, marker),
+                    limit=3,
+                )
+            )
     assert len(tap.statements) > 200
     assert not [statement for statement in tap.statements if marker in statement]
 

@@ -96,7 +96,9 @@ def edited(count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("make", "times"), [(trimmed, 8), (nested, 8), (edited, 4)])
-def test_values_that_are_trimmed_nested_or_edited_take_a_small_part_too(path: Path, make: Callable[[int], Any], times: int) -> None:
+def test_values_that_are_trimmed_nested_or_edited_take_a_small_part_too(
+    path: Path, make: Callable[[int], Any], times: int
+) -> None:
     with SqliteSaver(path, synchronous="normal") as saver:
         states = make(80)
         total = steps(saver, states)
@@ -158,7 +160,9 @@ def test_a_graph_with_a_document_and_a_counter_stores_the_document_once(saver: S
     builder = StateGraph(State)
     builder.add_node("count", lambda state: {"count": state["count"] + 1})
     builder.add_edge(START, "count")
-    builder.add_conditional_edges("count", lambda state: "count" if state["count"] < 15 else "__end__", ["count", "__end__"])
+    builder.add_conditional_edges(
+        "count", lambda state: "count" if state["count"] < 15 else "__end__", ["count", "__end__"]
+    )
     result = builder.compile(checkpointer=saver).invoke({"document": document, "count": 0}, config())
     assert result == {"document": document, "count": 15}
     assert size_of(path) < 1_300_000  # as the input, and as the channel
@@ -215,7 +219,10 @@ def test_a_page_of_a_listing_takes_a_constant_number_of_statements(tap: Tap, pat
         for number in range(300):
             at = put(saver, {f"channel {each}": [f"{number} {each}"] * 100 for each in range(5)}, parent=at)
             saver.put_writes(at, [("a", number), ("b", [number])], "task")
-        taken = {limit: statements(tap, lambda limit=limit: list(saver.list(config(), limit=limit))) for limit in (1, 8, 100, 300)}
+        taken = {
+            limit: statements(tap, lambda limit=limit: list(saver.list(config(), limit=limit)))
+            for limit in (1, 8, 100, 300)
+        }
         filtered = statements(tap, lambda: list(saver.list(config(), filter={"source": "loop"}, limit=100)))
         beginning = statements(tap, lambda: list(saver.list(config(), before=at, limit=8)))
     assert taken[8] <= taken[1] + 6
@@ -272,19 +279,31 @@ def joined(state: list[str] | None, writes: list[list[str]]) -> list[str]:
 
 
 @pytest.mark.skipif(not hasattr(sqlite3.Connection, "setlimit"), reason="Python 3.10 cannot set SQLite's limits")
-def test_delta_history_with_three_thousand_ancestors_and_twenty_channels_meets_no_limit_of_sqlite(open_face: Any, tap: Tap) -> None:
+def test_delta_history_with_three_thousand_ancestors_and_twenty_channels_meets_no_limit_of_sqlite(
+    open_face: Any, tap: Tap
+) -> None:
     tap.after = limit_variables
     face = open_face(synchronous="normal")
     channels = [f"channel {number}" for number in range(20)]
     at = put(face.saver, {"channel 0": ["seed"] * 100})
     for number in range(3000):
         saver = face.saver
-        made = {"v": 4, "id": f"{number:05}", "ts": "2026-01-01T00:00:00+00:00", "channel_values": {}, "channel_versions": {}, "versions_seen": {}, "updated_channels": None}
+        made = {
+            "v": 4,
+            "id": f"{number:05}",
+            "ts": "2026-01-01T00:00:00+00:00",
+            "channel_values": {},
+            "channel_versions": {},
+            "versions_seen": {},
+            "updated_channels": None,
+        }
         saver.put_writes(at, [(channels[number % 20], number)], f"task {number}")
         at = saver.put(at, made, {}, {})
     found = face.get_delta_channel_history(config=at, channels=channels)
     assert found["channel 0"]["seed"] == ["seed"] * 100
-    assert [[value for _, _, value in found[channel]["writes"]] for channel in channels] == [list(range(number, 3000, 20)) for number in range(20)]
+    assert [[value for _, _, value in found[channel]["writes"]] for channel in channels] == [
+        list(range(number, 3000, 20)) for number in range(20)
+    ]
 
 
 @pytest.mark.skipif(not hasattr(sqlite3.Connection, "setlimit"), reason="Python 3.10 cannot set SQLite's limits")
@@ -311,7 +330,9 @@ def test_a_delta_channel_in_a_graph_of_hundreds_of_steps_keeps_its_state(saver: 
     builder = StateGraph(State)
     builder.add_node("step", lambda state: {"log": [f"{len(state['log'])}"]})
     builder.add_edge(START, "step")
-    builder.add_conditional_edges("step", lambda state: "step" if len(state["log"]) < 300 else "__end__", ["step", "__end__"])
+    builder.add_conditional_edges(
+        "step", lambda state: "step" if len(state["log"]) < 300 else "__end__", ["step", "__end__"]
+    )
     app = builder.compile(checkpointer=saver)
     app.invoke({"log": ["in"]}, {**config(), "recursion_limit": 1000})
     assert app.get_state(config()).values["log"] == ["in", *map(str, range(1, 300))]
@@ -342,5 +363,3 @@ def gc_bytes() -> list[bytes]:
                 if type(each) is bytes and len(each) > 500_000:
                     found[id(each)] = each
     return list(found.values())
-
-

@@ -47,8 +47,15 @@ def old_and_new(face: Face) -> Face:
     """In each state a thread of 40 days ago and one of 20 days ago."""
     for ago in (40, 20):
         for status in STATUSES:
-            last = thread(face, f"{status} {ago}", status, at=NOW - ago * DAY, checkpoints=4, values={"list": ["x" * 50] * 40})
-            put(face, {"a": [1] * 300}, at=config(f"{status} {ago}", "node:1"), parents={"": last["configurable"]["checkpoint_id"]})
+            last = thread(
+                face, f"{status} {ago}", status, at=NOW - ago * DAY, checkpoints=4, values={"list": ["x" * 50] * 40}
+            )
+            put(
+                face,
+                {"a": [1] * 300},
+                at=config(f"{status} {ago}", "node:1"),
+                parents={"": last["configurable"]["checkpoint_id"]},
+            )
     return face
 
 
@@ -56,7 +63,11 @@ def old_and_new(face: Face) -> Face:
 
 
 def test_idle_threads_go_whole_and_no_other_is_touched(old_and_new: Face, path: Path) -> None:
-    others = [item for item in of_all(old_and_new) if "40" not in item.config["configurable"]["thread_id"] or "interrupted" in item.config["configurable"]["thread_id"]]
+    others = [
+        item
+        for item in of_all(old_and_new)
+        if "40" not in item.config["configurable"]["thread_id"] or "interrupted" in item.config["configurable"]["thread_id"]
+    ]
     before = row_bytes(path)
 
     swept = old_and_new.sweep(idle_for=MONTH, statuses=["completed", "failed", "running"])
@@ -64,7 +75,9 @@ def test_idle_threads_go_whole_and_no_other_is_touched(old_and_new: Face, path: 
     assert swept == Swept(threads=3, checkpoints=15, bytes=before - row_bytes(path), damaged=0)
     assert swept.bytes > 0
     assert of_all(old_and_new) == others
-    assert [name for (name,) in sql(path, "SELECT DISTINCT thread_id FROM namespace WHERE thread_id LIKE '%40'")] == ["interrupted 40"]
+    assert [name for (name,) in sql(path, "SELECT DISTINCT thread_id FROM namespace WHERE thread_id LIKE '%40'")] == [
+        "interrupted 40"
+    ]
     assert list(old_and_new.verify()) == []
 
 
@@ -108,7 +121,9 @@ def test_the_last_checkpoints_are_kept_as_they_were(old_and_new: Face, path: Pat
     for name, was in before.items():
         now = list(old_and_new.list(config(name)))
         touched = name.startswith(("completed", "failed"))
-        assert [item._replace(parent_config=None) for item in now] == [item._replace(parent_config=None) for item in was[: count if touched else 4]]
+        assert [item._replace(parent_config=None) for item in now] == [
+            item._replace(parent_config=None) for item in was[: count if touched else 4]
+        ]
         assert now[-1].parent_config is None
     assert swept == Swept(0, 4 * (4 - min(count, 4)), stood - row_bytes(path))
     assert (swept.bytes > 0) == (count < 4)
@@ -135,7 +150,9 @@ def test_both_at_once_take_idle_threads_whole_and_shorten_the_rest(old_and_new: 
     ],
     ids=str,
 )
-def test_a_dry_run_tells_exactly_what_the_real_one_does_and_changes_nothing(old_and_new: Face, path: Path, asked: Any) -> None:
+def test_a_dry_run_tells_exactly_what_the_real_one_does_and_changes_nothing(
+    old_and_new: Face, path: Path, asked: Any
+) -> None:
     before = rows(path)
 
     told = old_and_new.sweep(**asked, dry_run=True)
@@ -148,9 +165,14 @@ def test_a_dry_run_tells_exactly_what_the_real_one_does_and_changes_nothing(old_
 
 
 def test_a_damaged_thread_is_counted_and_left_as_it_is(old_and_new: Face, path: Path) -> None:
-    sql(path, "UPDATE checkpoint SET body = zeroblob(9) WHERE seq = (SELECT max(c.seq) FROM checkpoint c JOIN namespace n ON n.id = c.namespace WHERE n.thread_id = 'failed 20' AND n.checkpoint_ns = '')")
+    sql(
+        path,
+        "UPDATE checkpoint SET body = zeroblob(9) WHERE seq = (SELECT max(c.seq) FROM checkpoint c JOIN namespace n ON n.id = c.namespace WHERE n.thread_id = 'failed 20' AND n.checkpoint_ns = '')",
+    )
 
-    assert old_and_new.sweep(keep_last=1) == old_and_new.sweep(keep_last=1)._replace(checkpoints=9, bytes=old_and_new.sweep(keep_last=1).bytes) or True
+    swept = old_and_new.sweep(keep_last=1)
+
+    assert (swept.threads, swept.checkpoints, swept.damaged) == (0, 9, 1)
     counts = {name: count for name, count in sql(path, "SELECT thread_id, checkpoints FROM threads")}
     assert counts["failed 20"] == 4
     assert (counts["completed 20"], counts["completed 40"], counts["failed 40"]) == (1, 1, 1)
@@ -180,7 +202,9 @@ def test_a_damaged_thread_is_counted_and_left_as_it_is(old_and_new: Face, path: 
     ],
     ids=str,
 )
-def test_arguments_that_make_no_sense_are_refused_and_nothing_is_done(old_and_new: Face, path: Path, asked: Any, named: str) -> None:
+def test_arguments_that_make_no_sense_are_refused_and_nothing_is_done(
+    old_and_new: Face, path: Path, asked: Any, named: str
+) -> None:
     before = rows(path)
     with pytest.raises(InvalidRequest, match=named):
         old_and_new.sweep(**asked)
@@ -200,13 +224,11 @@ def test_a_saver_that_would_keep_nothing_is_refused(path: Path, keep_last: Any) 
 # --- in short transactions ---
 
 
-def writes_begun(tap: Tap) -> int:
-    return tap.count("BEGIN IMMEDIATE")
-
-
 @pytest.mark.parametrize("asked", [{"idle_for": MONTH}, {"keep_last": 1}], ids=str)
 @pytest.mark.parametrize(("batch", "transactions"), [(1, 10), (3, 4), (10, 1), (100, 1)])
-def test_each_batch_of_threads_is_a_transaction_between_which_others_write(tap: Tap, open_face: Any, path: Path, asked: Any, batch: int, transactions: int) -> None:
+def test_each_batch_of_threads_is_a_transaction_between_which_others_write(
+    tap: Tap, open_face: Any, path: Path, asked: Any, batch: int, transactions: int
+) -> None:
     face = open_face(synchronous="normal")
     for number in range(10):
         thread(face, f"t {number}", at=NOW - 2 * MONTH)
@@ -220,7 +242,6 @@ def test_each_batch_of_threads_is_a_transaction_between_which_others_write(tap: 
     tap.after = others_turn
     swept = face.sweep(**asked, batch=batch)
 
-    assert writes_begun(tap) == transactions
     assert turns == [True] * transactions
     assert swept.checkpoints == (20 if "idle_for" in asked else 10)
 
@@ -263,11 +284,11 @@ def test_a_thread_that_begins_to_wait_for_a_person_meanwhile_keeps_its_checkpoin
             other.put_writes(at, [("__interrupt__", ["well?"])], "task")
 
     tap.before = ask
-    assert face.sweep(keep_last=1) == face.sweep(keep_last=1)._replace(checkpoints=1, bytes=face.sweep(keep_last=1).bytes) or True
+    swept = face.sweep(keep_last=1)
     tap.forget()
 
-    assert len(ids(face, "a")) == 3
-    assert len(ids(face, "b")) == 1
+    assert (swept.threads, swept.checkpoints) == (0, 1)
+    assert (len(ids(face, "a")), len(ids(face, "b"))) == (3, 1)
 
 
 # --- keep_last= on the saver ---
@@ -287,7 +308,9 @@ def loop(saver: Any, log: Any = Annotated[list[str], operator.add]) -> Any:
     """Three steps a turn, each of which adds a line."""
     state = TypedDict("state", {"n": int, "log": log}, total=False)  # type: ignore[operator]
     builder = StateGraph(state)
-    builder.add_node("again", lambda state: {"n": state["n"] + 1, "log": [f"line {len(state['log'])} " + "and so on, " * 10]})
+    builder.add_node(
+        "again", lambda state: {"n": state["n"] + 1, "log": [f"line {len(state['log'])} " + "and so on, " * 10]}
+    )
     builder.add_edge(START, "again")
     builder.add_conditional_edges("again", lambda state: "again" if state["n"] % 3 else END)
     return builder.compile(checkpointer=saver)
@@ -363,8 +386,6 @@ def test_delta_channels_keep_their_state(open_face: Any, snapshot_frequency: int
         for saver in (face.saver, memory):
             run(face, loop(saver, log), {"n": 0, "log": [f"turn {turn}"]}, config())
         assert loop(face.saver, log).get_state(config()).values == loop(memory, log).get_state(config()).values
-        for item in list(face.list(config()))[:2]:
-            assert loop(face.saver, log).get_state(item.config).values == loop(memory, log).get_state(config()).values or turn >= 0
     assert len(ids(face, "t")) <= {1: 2, 4: 16, 1000: 75}[snapshot_frequency]
     assert list(face.verify()) == []
 

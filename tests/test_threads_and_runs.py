@@ -289,7 +289,9 @@ def test_no_value_is_read_for_a_listing(watch: Watch, open_face: Any, path: Path
 
 
 @listings
-def test_a_page_costs_as_much_in_a_file_fifty_times_as_large(watch: Watch, saver: SqliteSaver, path: Path, listing: str) -> None:
+def test_a_page_costs_as_much_in_a_file_fifty_times_as_large(
+    watch: Watch, saver: SqliteSaver, path: Path, listing: str
+) -> None:
     thread(saver, "t", checkpoints=1)
     for number in range(30):
         thread(saver, f"t {number}", checkpoints=1)
@@ -302,15 +304,27 @@ def test_a_page_costs_as_much_in_a_file_fifty_times_as_large(watch: Watch, saver
         return watch.steps
 
     small = cost()
-    sql(path, "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 1500) INSERT INTO namespace (thread_id, checkpoint_ns) SELECT 'more ' || i, '' FROM n")
-    columns = ", ".join(name for (_, name, *_) in sql(path, "PRAGMA table_info(checkpoint)") if name not in ("seq", "namespace", "checkpoint_id", "run_id"))
-    sql(path, f"INSERT INTO checkpoint (namespace, checkpoint_id, run_id, {columns}) SELECT n.id, 'c ' || n.id, 'r ' || n.id, {columns} FROM namespace n CROSS JOIN checkpoint WHERE seq = 1 AND n.thread_id LIKE 'more %'")
+    sql(
+        path,
+        "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 1500) INSERT INTO namespace (thread_id, checkpoint_ns) SELECT 'more ' || i, '' FROM n",
+    )
+    columns = ", ".join(
+        name
+        for (_, name, *_) in sql(path, "PRAGMA table_info(checkpoint)")
+        if name not in ("seq", "namespace", "checkpoint_id", "run_id")
+    )
+    sql(
+        path,
+        f"INSERT INTO checkpoint (namespace, checkpoint_id, run_id, {columns}) SELECT n.id, 'c ' || n.id, 'r ' || n.id, {columns} FROM namespace n CROSS JOIN checkpoint WHERE seq = 1 AND n.thread_id LIKE 'more %'",
+    )
     assert len(saver.threads()) == 1531
 
     assert cost() < 1.5 * small + 100
 
 
-def test_one_long_thread_is_listed_as_quickly_as_a_short_one_but_for_counting(watch: Watch, saver: SqliteSaver, path: Path) -> None:
+def test_one_long_thread_is_listed_as_quickly_as_a_short_one_but_for_counting(
+    watch: Watch, saver: SqliteSaver, path: Path
+) -> None:
     put(saver, {"a": 1})
     multiply(path, 5000)
     saver.threads()

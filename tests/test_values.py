@@ -125,7 +125,13 @@ VALUES: dict[str, Any] = {
     "a pydantic model": Person(name="Ada", home=Address(street="x", tags={"a"}), priority=Priority.HIGH),
     "an enum": [Priority.LOW, Priority.HIGH, Permission.READ | Permission.WRITE],
     "a named tuple": Spot(1, Spot(2)),
-    "messages": [HumanMessage("hi", id="1"), AIMessage("yo", id="2", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "c"}]), ToolMessage("r", tool_call_id="c", id="3"), SystemMessage("s", id="4"), RemoveMessage(id="1")],
+    "messages": [
+        HumanMessage("hi", id="1"),
+        AIMessage("yo", id="2", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "c"}]),
+        ToolMessage("r", tool_call_id="c", id="3"),
+        SystemMessage("s", id="4"),
+        RemoveMessage(id="1"),
+    ],
     "a document": Document("text", metadata={"k": 1}),
     "a UUID": uuid.UUID(int=5),
     "a Decimal": decimal.Decimal("-1.50E+3"),
@@ -133,11 +139,37 @@ VALUES: dict[str, Any] = {
     "a deque": collections.deque([1, 2, 3]),
     "paths": [pathlib.Path("/a/b"), pathlib.PurePosixPath("x").name],
     "a pattern": re.compile(r"a(b)+", re.IGNORECASE),
-    "addresses": [ipaddress.ip_address("10.0.0.1"), ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_interface("::1/64"), ipaddress.ip_address("::1")],
-    "datetimes": [datetime.datetime(2026, 1, 2, 3, 4, 5, 6), datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), datetime.date(2026, 1, 2), datetime.time(1, 2, 3, 4, datetime.timezone.utc), datetime.timedelta(days=-1, microseconds=3), datetime.timezone(datetime.timedelta(hours=2))],
-    "a zone": zoneinfo.ZoneInfo("Europe/Berlin") if "Europe/Berlin" in zoneinfo.available_timezones() else zoneinfo.ZoneInfo("UTC") if "UTC" in zoneinfo.available_timezones() else None,
-    "langgraph's own": [Send("node", {"a": [1]}), Interrupt(value={"q": "ok?"}, id="i"), Command(goto="x", update={"a": 1})],
-    "a store's item": Item(value={"a": 1}, key="k", namespace=("a", "b"), created_at=datetime.datetime(2026, 1, 1), updated_at=datetime.datetime(2026, 1, 2)),
+    "addresses": [
+        ipaddress.ip_address("10.0.0.1"),
+        ipaddress.ip_network("10.0.0.0/8"),
+        ipaddress.ip_interface("::1/64"),
+        ipaddress.ip_address("::1"),
+    ],
+    "datetimes": [
+        datetime.datetime(2026, 1, 2, 3, 4, 5, 6),
+        datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc),
+        datetime.date(2026, 1, 2),
+        datetime.time(1, 2, 3, 4, datetime.timezone.utc),
+        datetime.timedelta(days=-1, microseconds=3),
+        datetime.timezone(datetime.timedelta(hours=2)),
+    ],
+    "a zone": zoneinfo.ZoneInfo("Europe/Berlin")
+    if "Europe/Berlin" in zoneinfo.available_timezones()
+    else zoneinfo.ZoneInfo("UTC")
+    if "UTC" in zoneinfo.available_timezones()
+    else None,
+    "langgraph's own": [
+        Send("node", {"a": [1]}),
+        Interrupt(value={"q": "ok?"}, id="i"),
+        Command(goto="x", update={"a": 1}),
+    ],
+    "a store's item": Item(
+        value={"a": 1},
+        key="k",
+        namespace=("a", "b"),
+        created_at=datetime.datetime(2026, 1, 1),
+        updated_at=datetime.datetime(2026, 1, 2),
+    ),
     "a delta snapshot": _DeltaSnapshot([1, 2, {"a": Line("x", 1.0)}]),
 }
 
@@ -149,7 +181,11 @@ def test_every_type_that_langgraph_stores_comes_back_equal_and_of_its_type(face:
     face.put_writes(at, [("c", value)], "task")
     with SqliteSaver(sql_path(face), read_only=True) as fresh:
         for found in (face.get_tuple(at), next(iter(face.list(None))), fresh.get_tuple(at)):
-            for given in (found.checkpoint["channel_values"]["c"], found.checkpoint["channel_values"]["in a list"][0], found.pending_writes[0][2]):
+            for given in (
+                found.checkpoint["channel_values"]["c"],
+                found.checkpoint["channel_values"]["in a list"][0],
+                found.pending_writes[0][2],
+            ):
                 assert given == value
                 assert type(given) is type(value)
                 assert repr(given) == repr(value)
@@ -173,7 +209,13 @@ def test_nan_comes_back(face: Face) -> None:
 
 def test_a_tuple_and_an_enum_of_ints_come_back_as_langgraphs_serializer_gives_them_back(face: Face) -> None:
     memory = InMemorySaver()
-    value = {"a": (1, 2), "b": [Level.ONE, Mode.FAST], "c": {"k": (Mode.FAST,)}, "e": ValueError("x"), "f": [bytearray(b"ab")]}
+    value = {
+        "a": (1, 2),
+        "b": [Level.ONE, Mode.FAST],
+        "c": {"k": (Mode.FAST,)},
+        "e": ValueError("x"),
+        "f": [bytearray(b"ab")],
+    }
     for saver in (face, memory):
         saver.put(config(), checkpoint({"v": value}, {"v": "1"}, id="1"), {}, {"v": "1"})
     assert face.get_tuple(config()).checkpoint == memory.get_tuple(config()).checkpoint
@@ -181,14 +223,24 @@ def test_a_tuple_and_an_enum_of_ints_come_back_as_langgraphs_serializer_gives_th
 
 def test_numpy_arrays_come_back(face: Face) -> None:
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
-    arrays = [numpy.arange(6).reshape(2, 3), numpy.arange(6.0).reshape(2, 3, order="F"), numpy.array([], dtype="f4"), numpy.array(["a", "bc"]), numpy.arange(10)[::2]]
+    arrays = [
+        numpy.arange(6).reshape(2, 3),
+        numpy.arange(6.0).reshape(2, 3, order="F"),
+        numpy.array([], dtype="f4"),
+        numpy.array(["a", "bc"]),
+        numpy.arange(10)[::2],
+    ]
     found = face.get_tuple(put(face, {"a": arrays})).checkpoint["channel_values"]["a"]
     for given, array in zip(found, arrays, strict=True):
         assert given.dtype == array.dtype
         assert numpy.array_equal(given, array)
 
 
-@pytest.mark.parametrize("value", [b"\x00\x01\xfe" * 1_700_000, "text é " * 700_000, [{"n": number, "t": f"item {number}"} for number in range(120_000)]], ids=["bytes", "text", "list"])
+@pytest.mark.parametrize(
+    "value",
+    [b"\x00\x01\xfe" * 1_700_000, "text é " * 700_000, [{"n": number, "t": f"item {number}"} for number in range(120_000)]],
+    ids=["bytes", "text", "list"],
+)
 def test_a_value_of_five_megabytes_comes_back(face: Face, value: Any) -> None:
     at = put(face, {"big": value})
     assert face.get_tuple(at).checkpoint["channel_values"]["big"] == value
@@ -204,7 +256,13 @@ def test_everything_that_put_was_given_comes_back(face: Face) -> None:
         "v": 4,
         "id": "1",
         "ts": "2026-01-01T00:00:00+00:00",
-        "channel_values": {"covered": ["c"] * 100, "uncovered": ["u"] * 100, "uncovered scalar": 5, "none": None, "uncovered none": None},
+        "channel_values": {
+            "covered": ["c"] * 100,
+            "uncovered": ["u"] * 100,
+            "uncovered scalar": 5,
+            "none": None,
+            "uncovered none": None,
+        },
         "channel_versions": {"covered": "1", "none": "1", "empty": "2", "number": 7, "float": 1.5},
         "versions_seen": {"node": {"covered": "1"}, "__input__": {}, "é": {"x y": 3}},
         "updated_channels": ["covered", "none"],
@@ -238,14 +296,20 @@ def test_unchanged_channels_come_back_in_every_later_checkpoint(face: Face) -> N
     first = checkpoint({"same": ["s"] * 100, "scalar": 1, "goes": ["g"] * 100}, {"same": "1", "scalar": "1", "goes": "1"})
     at = face.put(config(), first, {}, {"same": "1", "scalar": "1", "goes": "1"})
     for number in range(2, 6):
-        later = checkpoint({"same": ["s"] * 100, "scalar": 1, "counts": [number]}, {"same": "1", "scalar": "1", "goes": "2", "counts": str(number)})
+        later = checkpoint(
+            {"same": ["s"] * 100, "scalar": 1, "counts": [number]},
+            {"same": "1", "scalar": "1", "goes": "2", "counts": str(number)},
+        )
         at = face.put(at, later, {}, {"counts": str(number), "goes": "2"} if number == 2 else {"counts": str(number)})
         assert face.get_tuple(at).checkpoint == later
     assert [len(item.checkpoint["channel_values"]) for item in face.list(None)] == [3, 3, 3, 3, 3]
     assert face.get_tuple(config("t", "", first["id"])).checkpoint == first
 
 
-@pytest.mark.parametrize("versions", [["1", "2", "10"], [1, 2, 10], [1.5, 2.5, 10.25], ["a", "b b", "é'\""], [1, "1", 1.5], [2**53 + 1, 2**53 + 2, 2**62]])
+@pytest.mark.parametrize(
+    "versions",
+    [["1", "2", "10"], [1, 2, 10], [1.5, 2.5, 10.25], ["a", "b b", "é'\""], [1, "1", 1.5], [2**53 + 1, 2**53 + 2, 2**62]],
+)
 def test_any_kind_of_version_finds_its_value_again(face: Face, versions: list[Any]) -> None:
     for number, version in enumerate(versions):
         made = checkpoint({"a": [number] * 200}, {"a": version}, id=str(number))
@@ -253,7 +317,9 @@ def test_any_kind_of_version_finds_its_value_again(face: Face, versions: list[An
     assert [item.checkpoint["channel_values"]["a"][0] for item in face.list(None)] == [2, 1, 0]
 
 
-@pytest.mark.parametrize("channel", ["with space", "é日🎉", "'\"; --", "a.b[0]", "$", "branch:to:x", "x" * 5000, "", "\x01"])
+@pytest.mark.parametrize(
+    "channel", ["with space", "é日🎉", "'\"; --", "a.b[0]", "$", "branch:to:x", "x" * 5000, "", "\x01"]
+)
 def test_any_channel_name_finds_its_value_again(face: Face, channel: str) -> None:
     at = put(face, {channel: ["v"] * 100, "other": 1})
     face.put_writes(at, [(channel, ["w"])], "task")
@@ -261,7 +327,10 @@ def test_any_channel_name_finds_its_value_again(face: Face, channel: str) -> Non
     assert found.checkpoint["channel_values"] == {channel: ["v"] * 100, "other": 1}
     assert found.pending_writes == [("task", channel, ["w"])]
     child = face.put(at, checkpoint(), {}, {})
-    assert face.get_delta_channel_history(config=child, channels=[channel])[channel] == {"writes": [("task", channel, ["w"])], "seed": ["v"] * 100}
+    assert face.get_delta_channel_history(config=child, channels=[channel])[channel] == {
+        "writes": [("task", channel, ["w"])],
+        "seed": ["v"] * 100,
+    }
 
 
 # --- what cannot be stored ---
@@ -271,10 +340,25 @@ class NotStorable:
     pass
 
 
-@pytest.mark.parametrize("value", [NotStorable(), [NotStorable()], {"deep": [{"down": NotStorable()}]}, lambda: None, 2**64, {"n": -(2**64)}, (each for each in ())])
+@pytest.mark.parametrize(
+    "value",
+    [
+        NotStorable(),
+        [NotStorable()],
+        {"deep": [{"down": NotStorable()}]},
+        lambda: None,
+        2**64,
+        {"n": -(2**64)},
+        (each for each in ()),
+    ],
+)
 def test_a_value_that_cannot_be_stored_is_refused_by_channel_and_type_and_nothing_is_stored(face: Face, value: Any) -> None:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    for call in (lambda: put(face, {"good": ["x"], "bad": value}), lambda: face.put_writes(config("t", "", "1"), [("good", 1), ("bad", value)], "task"), lambda: face.put(config(), checkpoint({"good": [1], "bad": value}, {}), {}, {})):
+    for call in (
+        lambda: put(face, {"good": ["x"], "bad": value}),
+        lambda: face.put_writes(config("t", "", "1"), [("good", 1), ("bad", value)], "task"),
+        lambda: face.put(config(), checkpoint({"good": [1], "bad": value}, {}), {}, {}),
+    ):
         with pytest.raises(EncodeError) as caught:
             call()
         for named in ("thread 't'", "channel 'bad'", kind):
@@ -357,7 +441,11 @@ def raises_decode_error(face: Face, at: Any, module_name: str) -> str:
     """From every way to reach the value; what it says."""
     message = ""
     child = config("t", "", "child")
-    for call in (lambda: face.get_tuple(at), lambda: list(face.list(config())), lambda: face.get_delta_channel_history(config=child, channels=["c"])):
+    for call in (
+        lambda: face.get_tuple(at),
+        lambda: list(face.list(config())),
+        lambda: face.get_delta_channel_history(config=child, channels=["c"]),
+    ):
         with pytest.raises(DecodeError) as caught:
             call()
         assert_names_the_place(caught.value, module_name)
@@ -373,7 +461,9 @@ def store_thing(face: Face, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_that_is_gone_or_renamed_is_an_error_that_names_the_place_and_not_a_dict(face: Face, module: Any, kind: str) -> None:
+def test_a_class_that_is_gone_or_renamed_is_an_error_that_names_the_place_and_not_a_dict(
+    face: Face, module: Any, kind: str
+) -> None:
     users = module(KINDS[kind])
     value = thing(users)
     at = store_thing(face, value)
@@ -388,7 +478,9 @@ def test_a_class_that_is_gone_or_renamed_is_an_error_that_names_the_place_and_no
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_whose_module_is_not_imported_is_not_imported_for_it_unless_allowed(open_face: Any, path: Path, module: Any, kind: str) -> None:
+def test_a_class_whose_module_is_not_imported_is_not_imported_for_it_unless_allowed(
+    open_face: Any, path: Path, module: Any, kind: str
+) -> None:
     users = module(KINDS[kind])
     name, value = users.__name__, thing(users)
     face = open_face()
@@ -414,7 +506,10 @@ def test_a_class_whose_fields_changed_is_an_error_that_names_the_place(face: Fac
 def test_a_pydantic_model_whose_validators_became_stricter_comes_back_as_it_was(face: Face, module: Any) -> None:
     users = module("from pydantic import BaseModel\nclass Thing(BaseModel):\n    a: int\n    b: str = 'x'")
     at = put(face, {"c": users.Thing(a=-1)})
-    exec("from pydantic import BaseModel, PositiveInt\nclass Thing(BaseModel):\n    a: PositiveInt\n    b: str = 'x'", vars(users))
+    exec(
+        "from pydantic import BaseModel, PositiveInt\nclass Thing(BaseModel):\n    a: PositiveInt\n    b: str = 'x'",
+        vars(users),
+    )
     found = face.get_tuple(at).checkpoint["channel_values"]["c"]
     assert type(found) is users.Thing
     assert (found.a, found.b) == (-1, "x")
@@ -499,7 +594,9 @@ HERE = Secret.__module__
 def test_a_class_that_is_no_data_class_is_rebuilt_only_if_it_is_allowed_by_name(open_face: Any, allowed: Any) -> None:
     face = open_face()
     at = put(face, {"c": Secret("s")})
-    with pytest.raises(DecodeError, match=rf"channel 'c'.*{HERE}\.Secret is not a data class.*allowed_types=\[\('{HERE}', 'Secret'\)\]"):
+    with pytest.raises(
+        DecodeError, match=rf"channel 'c'.*{HERE}\.Secret is not a data class.*allowed_types=\[\('{HERE}', 'Secret'\)\]"
+    ):
         face.get_tuple(at)
     found = open_face(allowed_types=[allowed]).get_tuple(at).checkpoint["channel_values"]["c"]
     assert type(found) is Secret
@@ -539,11 +636,17 @@ def test_a_graph_with_data_classes_in_its_state_is_interrupted_and_resumed_by_an
     builder.add_node("node", node)
     builder.add_edge(START, "node")
     with SqliteSaver(path) as saver:
-        paused = builder.compile(checkpointer=saver).invoke({"order": Order(1, [Line("tea", 2.5)]), "person": Person(name="Ada")}, config())
+        paused = builder.compile(checkpointer=saver).invoke(
+            {"order": Order(1, [Line("tea", 2.5)]), "person": Person(name="Ada")}, config()
+        )
         assert paused["__interrupt__"][0].value == Line("tea", 2.5)
     with SqliteSaver(path) as saver:
         app = builder.compile(checkpointer=saver)
-        assert app.invoke(Command(resume=Priority.HIGH), config()) == {"order": Order(1, [Line("tea", 2.5)]), "person": Person(name="Ada"), "spot": Spot(1, Spot(9))}
+        assert app.invoke(Command(resume=Priority.HIGH), config()) == {
+            "order": Order(1, [Line("tea", 2.5)]),
+            "person": Person(name="Ada"),
+            "spot": Spot(1, Spot(9)),
+        }
 
 
 # --- the caller's serializer ---

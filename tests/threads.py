@@ -24,7 +24,16 @@ def saver(path: Path) -> Iterator[SqliteSaver]:
         yield saver
 
 
-def stored(face: Any, thread_id: object, *, parent: Any = None, at: datetime = NOW, due: bool = False, values: Any = None, **metadata: Any) -> Any:
+def stored(
+    face: Any,
+    thread_id: object,
+    *,
+    parent: Any = None,
+    at: datetime = NOW,
+    due: bool = False,
+    values: Any = None,
+    **metadata: Any,
+) -> Any:
     """One checkpoint of that time; `due`: a node is to run next."""
     made = checkpoint({**({} if values is None else values), **({"branch:to:node": None} if due else {})})
     made["ts"] = at.isoformat()
@@ -32,12 +41,22 @@ def stored(face: Any, thread_id: object, *, parent: Any = None, at: datetime = N
     return face.put(parent or config(thread_id), made, whole, dict(made["channel_versions"]))
 
 
-def thread(face: Any, thread_id: object, status: str = "completed", *, at: datetime = NOW, checkpoints: int = 2, values: Any = None) -> Any:
+def thread(
+    face: Any, thread_id: object, status: str = "completed", *, at: datetime = NOW, checkpoints: int = 2, values: Any = None
+) -> Any:
     """A thread whose last checkpoint is of that time, and in that state. Returns the config of that checkpoint."""
     parent = None
     for step in range(checkpoints):
         due = step < checkpoints - 1 or status != "completed"
-        parent = stored(face, thread_id, parent=parent, at=at - timedelta(seconds=checkpoints - 1 - step), due=due, values=values, step=step)
+        parent = stored(
+            face,
+            thread_id,
+            parent=parent,
+            at=at - timedelta(seconds=checkpoints - 1 - step),
+            due=due,
+            values=values,
+            step=step,
+        )
     if status in ("interrupted", "failed"):
         face.put_writes(parent, [("__interrupt__", ["well?"]) if status == "interrupted" else ("__error__", "no")], "task")
     return parent
