@@ -491,7 +491,7 @@ def test_a_fault_at_any_statement_leaves_the_file_as_before_or_as_after_never_be
         OPERATIONS[name](saver)
     after, afterwards = rows(path), logical(path)
     outcomes: list[str] = []
-    for number in (each for each in range(1, 500) if each < 14 or each % 5 == 0):
+    for number in (each for each in range(1, 500) if each < 14 or each % 7 == 0):
         path = shutil.copy(template, tmp_path / f"{number}.db")
         with SqliteSaver(path, synchronous="normal") as saver:
             left, hit = [number], []
@@ -532,8 +532,7 @@ def test_a_fault_at_any_statement_leaves_the_file_as_before_or_as_after_never_be
             put(saver, {"a": ["x" * 300] * 5}, parent=config("t", "", "4"))
             stored = saver.get_tuple(config())
             saver.close()
-            assert logical(path)[1:] == afterwards, (number, hit)
-            assert logical(path)[0] == stored, (number, hit)
+            assert logical(path) == [stored, *afterwards], (number, hit)
     assert not hit
     expected = "error" if fault.startswith("error") else "interrupt"
     assert outcomes.count(expected) >= 4  # BEGIN, something, COMMIT, ...

@@ -389,7 +389,8 @@ def test_next_of_every_checkpoint_is_what_langgraph_says_is_next(
     if make is functional and "run" in invoke.__code__.co_names:
         pytest.skip("a synchronous workflow of the functional API has no async call")
     for given in ({"log": ["in"]}, {"log": ["both"]}):
-        invoke(app, given, config())
+        # "sync": with LangGraph's default a join's live set may be stored as a later step has changed it, by any saver
+        invoke(app, given, config(), durability="sync")
     told = dict(sql(views.path, "SELECT checkpoint_id, next FROM checkpoints WHERE checkpoint_ns = ''"))
     history = list(app.get_state_history(config()))
     assert len(history) == len(told)
