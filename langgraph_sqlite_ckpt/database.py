@@ -144,6 +144,8 @@ class Database:
             db.close()
             if isinstance(error, sqlite3.Error):
                 raise open_error(self.path, error) from error
+            if isinstance(error, UnicodeDecodeError):
+                raise self._ours(error) from error
             raise
         return db
 
@@ -200,7 +202,7 @@ class Database:
         try:
             with self._reader() as db:
                 yield db
-        except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
+        except (sqlite3.Error, UnicodeError, OverflowError) as error:
             raise self._ours(error) from error
 
     @contextmanager
@@ -374,6 +376,8 @@ class Database:
     def _ours(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.Error):
             ours: Exception = storage_error(self.path, error)
+        elif isinstance(error, UnicodeDecodeError):  # in SQLite's own message
+            ours = StorageError(f"{self.path}: damaged: a name in the file is no text. Restore it from a backup")
         elif isinstance(error, (UnicodeEncodeError, OverflowError)):
             ours = InvalidRequest(f"SQLite cannot hold a name or a version of this checkpoint: {error}")
         else:

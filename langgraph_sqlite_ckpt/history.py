@@ -45,7 +45,7 @@ class Stored:
 def walk(db: sqlite3.Connection, namespace: int, checkpoint_id: str, channels: Sequence[str]) -> Walk:
     """From the checkpoint's parent along parent links; each channel ends at the nearest stored value of its own.
 
-    A fork's other branch is no ancestor. A chain that loops ends where it closes. Bodies are only read where one of the
+    A fork's other branch is no ancestor. A chain that loops ends where it closes. Bodies are only decoded where one of the
     channels may have its value.
     """
     stored = {(blob.channel, blob.version): blob for blob in tables.blobs_of_channels(db, namespace, channels)}
@@ -59,7 +59,7 @@ def walk(db: sqlite3.Connection, namespace: int, checkpoint_id: str, channels: S
             for channel in remaining:
                 walked.lines[channel].append(ancestor.checkpoint_id)
             if remaining & in_blobs or (ancestor.beside and remaining & set(json.loads(ancestor.beside))):
-                _seed_from(walked, remaining, Body.of(tables.checkpoint_numbered(db, ancestor.seq)), stored)
+                _seed_from(walked, remaining, Body.of(ancestor), stored)
         seen.add(ancestor.checkpoint_id)
     return walked
 

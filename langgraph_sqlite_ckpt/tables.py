@@ -252,32 +252,23 @@ def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
     ).fetchall()
 
 
-class Ancestor(NamedTuple):
-    seq: int
-    checkpoint_id: str
-    beside: str | None
-
-
-def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[Ancestor]:
-    """The checkpoint, its parent, its parent's parent, ..., read as they are asked for, without their bodies.
+def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[CheckpointRow]:
+    """The checkpoint, its parent, its parent's parent, ..., read as they are asked for, in one statement.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
     """
     rows = db.execute(
-        "WITH RECURSIVE line (seq, checkpoint_id, beside, parent_id) AS ("
-        " SELECT seq, checkpoint_id, beside, parent_id FROM checkpoint"
-        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
-        " UNION ALL SELECT p.seq, p.checkpoint_id, p.beside, p.parent_id FROM line CROSS JOIN checkpoint p"
-        "  ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
-        " SELECT seq, checkpoint_id, beside FROM line",
+        "WITH RECURSIVE line (seq, parent_id) AS ("
+        " SELECT seq, parent_id FROM checkpoint WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
+        " UNION ALL SELECT p.seq, p.parent_id FROM line CROSS JOIN checkpoint p"
+        " ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
+        " SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,"
+        " c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec, c.rest_size,"
+        " c.rest, c.checksum FROM line CROSS JOIN checkpoint c ON c.seq = line.seq CROSS JOIN namespace n ON n.id = c.namespace",
         {"namespace": namespace, "checkpoint_id": checkpoint_id},
     )
-    return (Ancestor._make(row) for row in rows)
-
-
-def checkpoint_numbered(db: sqlite3.Connection, seq: int) -> CheckpointRow:
-    return CheckpointRow._make(db.execute(_CHECKPOINT + "WHERE c.seq = ?", (seq,)).fetchone())
+    return (CheckpointRow._make(row) for row in rows)
 
 
 def find_standing(

@@ -12,7 +12,7 @@ from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.blobs import Chain, Damaged
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import Body, readable_metadata, unpack_write
-from langgraph_sqlite_ckpt.errors import DamagedError, Place, StorageError
+from langgraph_sqlite_ckpt.errors import CheckpointError, DamagedError, Place
 from langgraph_sqlite_ckpt.schema import STEPS, statements
 from langgraph_sqlite_ckpt.tables import CheckpointRow
 
@@ -30,7 +30,7 @@ def verify(database: Database) -> Iterator[Problem]:
     try:
         with database.read() as db:
             namespaces = tables.all_namespaces(db)
-    except StorageError as error:
+    except CheckpointError as error:
         yield Problem("file", str(error))
         return
     for namespace in namespaces:
@@ -42,7 +42,7 @@ def _found(database: Database, look: Callable[[sqlite3.Connection], Iterable[Pro
     try:
         with database.read() as db:
             found.extend(look(db))
-    except StorageError as error:  # so broken that SQLite cannot read on
+    except CheckpointError as error:  # so broken that SQLite cannot read on
         found.append(Problem("file", str(error)))
     return found
 
