@@ -265,7 +265,8 @@ def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Ite
         " ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
         " SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,"
         " c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec, c.rest_size,"
-        " c.rest, c.checksum FROM line CROSS JOIN checkpoint c ON c.seq = line.seq CROSS JOIN namespace n ON n.id = c.namespace",
+        " c.rest, c.checksum"
+        " FROM line CROSS JOIN checkpoint c ON c.seq = line.seq CROSS JOIN namespace n ON n.id = c.namespace",
         {"namespace": namespace, "checkpoint_id": checkpoint_id},
     )
     return (CheckpointRow._make(row) for row in rows)

@@ -34,6 +34,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 
 from langgraph_sqlite_ckpt import InvalidRequest, SqliteSaver, tables
 from langgraph_sqlite_ckpt.blobs import Chain, Limits, Recent
+from langgraph_sqlite_ckpt.overview import STATUSES
 from langgraph_sqlite_ckpt.writing import Store
 
 EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))
@@ -347,7 +348,7 @@ class History(RuleBasedStateMachine):
         ["begin_or_go_on"] * 5
         + ["go_on", "fork", "put_again", "put_writes", "writes_come_first", "copy_thread"] * 2
         + ["list", "list", "list_one_namespace", "list_one_namespace", "get_tuple", "get_delta_channel_history", "reopen"]
-        + ["prune", "prune", "delete_for_runs", "delete_thread", "delete_in_between", "delete_in_between"]
+        + ["prune", "prune", "sweep", "delete_for_runs", "delete_thread", "delete_in_between", "delete_in_between"]
     )
 
     @rule(action=st.sampled_from(ACTIONS), saver=st.sampled_from([0, 1]), data=st.data())
@@ -567,7 +568,7 @@ class History(RuleBasedStateMachine):
             key = self.step(Key(key.thread, key.ns, self.next_id()), self.latest(key.thread, key.ns), step)
         mine = self.saver
         self.take_turns()
-        self.draw(st.sampled_from([self.do_delete_thread, self.do_prune, self.do_delete_for_runs]))()
+        self.draw(st.sampled_from([self.do_delete_thread, self.do_prune, self.do_sweep, self.do_delete_for_runs]))()
         self.saver = mine
         items = {"items": assigned(["x" * 400] * 6)}
         self.require_same(
@@ -601,21 +602,39 @@ class History(RuleBasedStateMachine):
             if strategy == "delete":
                 self.model.delete_thread(thread)
             else:
-                self.keep_latest(thread)
+                self.keep_last(thread, 1)
             for ns in self.model.namespaces(thread):
                 self.require_no_unmeant_blob(thread, ns)
         self.require_the_same_is_left()
 
-    def keep_latest(self, thread: str) -> None:
-        roots = self.model.needed(self.model.keys(thread, "")[:1])
-        if "" in self.model.namespaces(thread):
-            self.keep(thread, "", roots)
-        for ns in self.model.namespaces(thread) - {""}:
-            latest = self.model.keys(thread, ns)[:1]
-            if ":" in ns and latest and not self.belongs_to(latest[0], roots):
+    def do_sweep(self) -> None:
+        """Whatever their state, all threads are shortened; a dry run says by how much."""
+        count, batch = self.draw(st.integers(1, 5)), self.draw(st.sampled_from([1, 20]))
+        asked = {"keep_last": count, "statuses": STATUSES, "batch": batch}
+        before = len(self.model.commits)
+        foretold = self.saver.sweep(dry_run=True, **asked)
+        assert self.kept() == self.model.keys()
+
+        swept = self.saver.sweep(**asked)
+
+        for (thread,) in self.rows("SELECT thread_id FROM threads"):
+            self.keep_last(thread, count)
+            for ns in self.model.namespaces(thread):
+                self.require_no_unmeant_blob(thread, ns)
+        self.require_the_same_is_left()
+        assert (swept.threads, swept.checkpoints, swept.damaged) == (0, before - len(self.model.commits), 0)
+        assert foretold == swept
+
+    def keep_last(self, thread: str, count: int) -> None:
+        """Of each namespace, but for subgraph calls whose root checkpoint is gone."""
+        roots: set[Key] = set()
+        for ns in sorted(self.model.namespaces(thread)):  # the root's first
+            last = self.model.keys(thread, ns)[:count]
+            if ":" in ns and last and not self.belongs_to(last[0], roots):
                 self.model.delete_namespace(thread, ns)
             else:
-                self.keep(thread, ns, self.model.needed(latest))
+                kept = self.keep(thread, ns, last)
+                roots = roots or kept
 
     def belongs_to(self, key: Key, roots: Iterable[Key]) -> bool:
         """Whether this subgraph call was started by one of these, or by one that is still to come."""
@@ -623,12 +642,15 @@ class History(RuleBasedStateMachine):
         kept = {key.id for key in roots}
         return root is None or root in kept or root > max(kept, default="")
 
-    def keep(self, thread: str, ns: str, kept: Iterable[Key]) -> None:
-        """What LangGraph rebuilds of the DeltaChannels of what stays must not change."""
-        latest = self.model.keys(thread, ns)[:1]
-        before = [self.model.deltas(key) for key in latest]
+    def keep(self, thread: str, ns: str, chosen: Sequence[Key]) -> set[Key]:
+        """What is chosen stays, with what LangGraph needs to rebuild its DeltaChannels."""
+        kept = {key for key in self.kept() if (key.thread, key.ns) == (thread, ns)}
+        assert self.model.needed(chosen, at_least=True) <= kept <= self.model.needed(chosen)
+        before = [self.model.deltas(key) for key in chosen]
         self.model.keep_only(thread, ns, kept)
-        assert [self.model.deltas(key) for key in latest] == before
+        if len(chosen) == 1:  # several keep less: what its parent rebuilds is enough for a child
+            assert [self.model.deltas(key) for key in chosen] == before
+        return kept
 
     def do_delete_for_runs(self) -> None:
         runs = {
@@ -643,9 +665,7 @@ class History(RuleBasedStateMachine):
 
         for thread, ns in {(key.thread, key.ns) for key, run in runs.items() if run in going}:
             others = [key for key in self.model.keys(thread, ns) if runs[key] not in going]
-            kept = {key for key in self.kept() if (key.thread, key.ns) == (thread, ns)}
-            assert self.model.needed(others, at_least=True) <= kept <= self.model.needed(others)
-            self.model.keep_only(thread, ns, kept)
+            self.keep(thread, ns, others)
             self.require_no_unmeant_blob(thread, ns)
         self.require_the_same_is_left()
 
@@ -700,6 +720,7 @@ class History(RuleBasedStateMachine):
         for row in rows.values():
             assert row.base is None or rows[row.base][1:3] == row[1:3], "a base of another channel, or none"
             assert len(Chain(tuple(rows.values())).raw(row.id)) == row.size
+        assert [*self.saver.verify()] == []
         for table in ("checkpoint", "blob", "write"):
             assert self.rows(f"SELECT 1 FROM {table} WHERE namespace NOT IN (SELECT id FROM namespace)") == []
 
