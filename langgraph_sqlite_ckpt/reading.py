@@ -105,6 +105,9 @@ def decode_one(serde: SerializerProtocol, recent: Recent, one: One) -> Checkpoin
     for head in one.fetched.blobs:
         if not isinstance(head.position, int):
             continue  # damage that does not keep the value from being read
+        newest = recent.newest(_key(one.fetched.row, head))
+        if newest is not None and newest.blob > head.id:
+            continue  # somebody looks at an old checkpoint: the next version still leans on the newest
         value = Value(head.id, head.version, head.position, head.type, chain.raw(head.id))
         recent.remember(_key(one.fetched.row, head), value)
     return decoded
