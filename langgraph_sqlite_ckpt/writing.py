@@ -66,14 +66,15 @@ class PutCheckpoint(Operation[None]):
     new_versions: ChannelVersions
     _row: NewCheckpoint = field(init=False)
     _drafts: Sequence[Draft] = field(init=False)
-    _kept: Mapping[str, Version] = field(init=False)
+    _kept: Mapping[str, Version] = field(init=False)  # channels whose value the file has under that version
+    _same: dict[str, int] = field(init=False)  # those of them that were put again as they were: in this very blob
     _stored: list[tuple[int, Draft]] = field(init=False)
 
     # --- before the transaction ---
 
     def prepare(self) -> None:
         beside, fresh, unchanged = self._sort()
-        self._kept = dict(self._already_stored(unchanged))
+        self._kept, self._same = dict(self._already_stored(unchanged)), {}
         gaps = {channel: version for channel, version in unchanged.items() if channel not in self._kept}
         self._drafts = [*self._draft(fresh, fresh=True), *self._draft(gaps, fresh=False)]
         self._row = self._encode_row(beside)
@@ -116,7 +117,7 @@ class PutCheckpoint(Operation[None]):
             kind, raw = encode(self.serde, place, value)
             newest = self.store.recent.newest(self._key(channel))
             if newest is not None and (newest.version, newest.type, newest.raw) == (version, kind, raw):
-                self._kept = {**self._kept, channel: version}  # put again, as it was
+                self._kept, self._same[channel] = {**self._kept, channel: version}, newest.blob  # put again, as it was
                 continue
             packed, base, position = self._pack(channel, raw)
             if len(packed.data) > self.store.limits.value:
@@ -226,9 +227,10 @@ class PutCheckpoint(Operation[None]):
         return {head.channel: head.id for head in tables.blobs_named(db, [(namespace, *name) for name in names.items()])}
 
     def _require_what_it_leans_on(self, db: sqlite3.Connection, present: Mapping[str, int]) -> None:
-        """Somebody may have deleted it since: a thread, pruned by another process in the middle of its run."""
+        """Somebody may have deleted or replaced it since: a thread, pruned by another process in the middle of its run."""
         bases = {draft.blob.base for draft in self._drafts if draft.blob.base is not None}
-        if not self._kept.keys() <= present.keys() or (bases and tables.missing_blobs(db, bases)):
+        there = self._kept.keys() <= present.keys() and self._same.items() <= present.items()
+        if not there or (bases and tables.missing_blobs(db, bases)):
             for channel in self.checkpoint["channel_values"]:
                 self.store.recent.forget(self._key(channel))
             raise Stale

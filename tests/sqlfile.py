@@ -39,6 +39,15 @@ def can_write_at_once(path: Path) -> bool:
         return True
 
 
+def nothing_is_held(path: Path) -> bool:
+    """No write transaction, and no read that keeps the -wal, with something new in it, from being cut back to nothing."""
+    if not can_write_at_once(path):
+        return False
+    sql(path, "UPDATE namespace SET thread_id = thread_id")
+    [(busy, _, _)] = sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    return not busy
+
+
 @contextmanager
 def write_lock(path: Path) -> Iterator[sqlite3.Connection]:
     """Held as a backup or a database browser would."""

@@ -14,7 +14,7 @@ import pytest
 from calls import READS
 from conftest import Face, checkpoint, config, put
 from scripts import run
-from sqlfile import KNOWS_CODES, Tap, can_write_at_once, rows, sql, tap, write_lock
+from sqlfile import KNOWS_CODES, Tap, can_write_at_once, nothing_is_held, rows, sql, tap, write_lock
 
 from langgraph_sqlite_ckpt import CheckpointError, DiskFullError, EncodeError, InvalidRequest, SqliteSaver, StorageError
 
@@ -597,12 +597,41 @@ def test_a_fault_at_any_statement_of_a_read_is_reported_as_ours_and_holds_nothin
         finally:
             tap.forget()
         assert READS[name](face) == expected, number
-        [(busy, _, _)] = sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
-        assert not busy, number
+        assert nothing_is_held(path), number
         if left[0] > 0:
             break
     assert left[0] > 0
     assert errors >= 3
+
+
+@pytest.mark.parametrize("name", READS)
+def test_an_interrupt_at_any_statement_of_a_read_leaves_no_read_open(
+    template: Path, tap: Tap, path: Path, name: str
+) -> None:
+    shutil.copy(template, path)
+    with SqliteSaver(path) as saver:
+        expected = READS[name](saver)
+        interrupts: list[KeyboardInterrupt] = []  # kept, with all that their frames hold
+        for number in range(1, 200):
+            left = [number]
+
+            def strike(db: sqlite3.Connection, statement: str, left: list[int] = left) -> None:
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+
+            tap.before = strike
+            try:
+                READS[name](saver)
+            except KeyboardInterrupt as interrupt:
+                interrupts.append(interrupt)
+            tap.forget()
+            assert nothing_is_held(path), number
+            assert READS[name](saver) == expected, number
+            if left[0] > 0:
+                break
+        assert left[0] > 0
+        assert len(interrupts) >= 3
 
 
 def test_a_fault_while_a_file_is_built_leaves_a_file_that_the_next_saver_builds(tmp_path: Path, tap: Tap) -> None:

@@ -15,7 +15,7 @@ from calls import CALLS, READS
 from conftest import Face, checkpoint, config, put
 from langgraph.graph import END, START, StateGraph
 from scripts import run
-from sqlfile import KNOWS_CODES, Tap, can_write_at_once, sql, tap, write_lock
+from sqlfile import KNOWS_CODES, Tap, can_write_at_once, nothing_is_held, sql, tap, write_lock
 
 from langgraph_sqlite_ckpt import (
     BusyError,
@@ -30,12 +30,6 @@ __all__ = ["tap"]  # a fixture
 
 Busy = BusyError if KNOWS_CODES else StorageError
 FORKING = ["-W", "ignore::DeprecationWarning"]  # Python 3.12 warns of every fork of a process with threads
-
-
-def nothing_is_held(path: Path) -> bool:
-    """No write transaction, and no reader that keeps the WAL from being cut back to nothing."""
-    [(busy, _, _)] = sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
-    return can_write_at_once(path) and not busy
 
 
 def fill(saver: Any, count: int = 30, at: Any = None) -> None:

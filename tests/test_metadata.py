@@ -319,6 +319,8 @@ def test_a_filter_looks_at_the_metadata_that_a_checkpoint_was_last_put_with(face
     ("key", "value", "asked"),
     [
         ("source", Source.FORK, "fork"),
+        ("any key", Source.FORK, "fork"),
+        ("any key", "fork", Source.FORK),
         ("source", "fork", Source.FORK),
         ("run_id", Source.FORK, "fork"),
         ("step", decimal.Decimal(1), 1),

@@ -634,7 +634,7 @@ class History(RuleBasedStateMachine):
                 self.model.delete_namespace(thread, ns)
             else:
                 kept = self.keep(thread, ns, last)
-                roots = roots or kept
+                roots = roots if ns else kept
 
     def belongs_to(self, key: Key, roots: Iterable[Key]) -> bool:
         """Whether this subgraph call was started by one of these, or by one that is still to come."""
@@ -751,3 +751,19 @@ profile = settings(
 )
 def test_any_history_of_calls_reads_as_in_memory(face: str, limits: Limits | None, versions: str) -> None:
     run_state_machine_as_test(lambda: History(face, limits, versions), settings=profile)
+
+
+def test_a_version_that_recurs_on_a_fork_means_what_it_was_given_last(path: Path) -> None:
+    """Found above: the memory of the one does not know what the other has stored since."""
+
+    def put(saver: SqliteSaver, id: str, value: Any) -> None:
+        checkpoint: Any = {"v": 4, "id": id, "ts": "2026", "versions_seen": {}, "updated_channels": None}
+        checkpoint |= {"channel_values": {"items": value}, "channel_versions": {"items": 1}}
+        saver.put(config("a", ""), checkpoint, {"source": "loop", "step": 0, "parents": {}}, {"items": 1})
+
+    with SqliteSaver(path) as one, SqliteSaver(path) as other:
+        put(one, "1", ["one"])
+        put(other, "2", ["other"])
+        put(one, "1", ["one"])
+
+        assert [item.checkpoint["channel_values"] for item in other.list(None)] == [{"items": ["one"]}] * 2

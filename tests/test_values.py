@@ -714,7 +714,7 @@ def test_with_the_wrong_key_reading_is_an_error_that_names_the_place(open_face: 
 def test_langgraphs_aes_serializer_works(open_face: Any) -> None:
     pytest.importorskip("Crypto", reason="pycryptodome is not installed")
     face = open_face(serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef"))
-    value = [Order(1, [])] * 50
+    value = [Line("tea", 2.5)] * 50
     at = put(face, {"c": value})
     assert face.get_tuple(at).checkpoint["channel_values"]["c"] == value
 

@@ -16,7 +16,7 @@ from conftest import Face, checkpoint, config, put
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from sqlfile import Tap, can_write_at_once, rows, sql, tap
+from sqlfile import Tap, can_write_at_once, forge, rows, sql, tap
 from threads import DAY, NOW, STATUSES, saver, thread
 from typing_extensions import TypedDict
 
@@ -212,7 +212,7 @@ FLIPPED = {
 
 
 @pytest.mark.parametrize(("position", "bit"), [(0, 0), (0, 7), (0.5, 3), (0.9, 6), (1, 0), (1, 7)])
-@pytest.mark.parametrize(("table", "column"), FLIPPED, ids=".".join)
+@pytest.mark.parametrize(("table", "column"), FLIPPED)
 def test_a_single_bit_that_changed_is_found_and_its_place_is_named(
     damaged: Path, table: str, column: str, position: float, bit: int
 ) -> None:
@@ -318,6 +318,16 @@ def test_what_was_lost_is_named(damaged: Path, lost: str) -> None:
 
     assert {problem.kind for problem in problems} == {kind}
     assert any(words in problem.detail for problem in problems)
+
+
+@pytest.mark.parametrize("metadata", ["[]", "no json", "", "5", '{"a": '])
+def test_metadata_that_is_none_is_found_even_where_its_checksum_fits(damaged: Path, metadata: str) -> None:
+    [[row]] = sql(damaged, f"SELECT max(seq) FROM checkpoint WHERE namespace = {B}")
+    sql(damaged, "UPDATE checkpoint SET beside = NULL, rest = NULL, exact = NULL WHERE seq = ?", row)
+    forge(damaged, "checkpoint", row, metadata=metadata)
+    [problem] = found(damaged)
+    assert problem.kind == "checkpoint"
+    assert "metadata" in problem.detail
 
 
 def test_every_index_view_and_trigger_is_missed(damaged: Path) -> None:
