@@ -6,6 +6,7 @@
 To read the code, start at the top; imports point down this list only:
 
     saver      SqliteSaver: LangGraph's words, arguments checked
+    claims     one saver alone runs a thread
     aio        the async contract: whole operations shipped to another thread
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
     sweeping   idle threads and old checkpoints, in short transactions
@@ -18,8 +19,10 @@ To read the code, start at the top; imports point down this list only:
     reading    rows -> LangGraph's tuples
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
+    custody    who answers for a thread: owners, claims
     database   connections, transactions, group commit, forks
     operations a write as an object, and its outcome
+    liveness   whether a process is still there
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: against an earlier version of itself

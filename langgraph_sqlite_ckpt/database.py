@@ -286,6 +286,22 @@ class Database:
                 if patience is not None:
                     _wait_for_others(db, self._busy_timeout)
 
+    def write_if_free(self, work: Callable[[sqlite3.Connection], object], *, patience: float = 1.0) -> None:
+        """A statement that may as well not happen: where something is in the way for longer than so many seconds."""
+        if not self._writing.acquire(timeout=patience):
+            return
+        try:
+            db = self._writable()
+            _wait_for_others(db, patience)
+            try:
+                work(db)
+            finally:
+                _wait_for_others(db, self._busy_timeout)
+        except (sqlite3.Error, CheckpointError):
+            pass
+        finally:
+            self._writing.release()
+
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
             try:

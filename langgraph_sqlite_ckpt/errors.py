@@ -9,6 +9,7 @@
     ├── EncodeError              a value cannot be stored: names thread, channel and type
     ├── DecodeError              a stored value cannot be rebuilt: names thread, channel and type
     ├── DamagedError             stored bytes are not what was written
+    ├── ThreadBusy               somebody else has a claim on the thread
     └── StorageError             SQLite could not do it; its own error is the cause
         ├── BusyError            another connection held the write lock too long
         ├── ReadOnlyError        the file, its folder or this saver is read-only
@@ -94,6 +95,10 @@ class DamagedError(_Placed):
 
     def __str__(self) -> str:
         return f"damaged row ({self.place}): {self.cause}. Restore the file from a backup; other rows still read"
+
+
+class ThreadBusy(CheckpointError):
+    """Somebody else runs this thread under a claim (or took over what this saver had claimed)."""
 
 
 class StorageError(CheckpointError):

@@ -34,6 +34,7 @@ def prune(db: sqlite3.Connection, limits: Limits, thread_ids: Iterable[str], str
 def delete_thread(db: sqlite3.Connection, thread_id: str) -> None:
     for namespace, _ in tables.namespaces_of(db, thread_id):
         tables.delete_namespace(db, namespace)
+    tables.drop_custody(db, thread_id)
 
 
 def trim(db: sqlite3.Connection, thread_id: str, root: int, count: int, kept: int) -> int:

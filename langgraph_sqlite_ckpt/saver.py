@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import math
 import os
 import random
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -24,6 +26,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph_sqlite_ckpt import history, listing, retention
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
+from langgraph_sqlite_ckpt.custody import Heart, Owner
 from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
@@ -321,22 +324,45 @@ class Shared:
     def __init__(self, database: Database, keep_last: int | None) -> None:
         self.database = database
         self._keep_last = keep_last
+        _OPEN.add(self)
         self.database.renew = self._renew
         self._renew()
 
     def _renew(self) -> None:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
         limits = Limits()
-        self.store = Store(self.database, Recent(limits.cache), limits, self._keep_last)
+        self.owner = Owner(self._start_heart)
+        self.store = Store(self.database, Recent(limits.cache), limits, self.owner, self._keep_last)
         self.courier = Courier(self.database)
+        self._heart: Heart | None = None
+
+    def _start_heart(self) -> None:
+        self._heart = Heart(self.database, self.owner)
 
     def close(self) -> None:
+        self.sign_off()
         self.database.close()
         self.courier.halt()
+
+    def sign_off(self) -> None:
+        if self.owner.registered:
+            self.database.write_if_free(self.owner.sign_off)
+        if self._heart is not None:
+            self._heart.stop()
 
     def __del__(self) -> None:
         if hasattr(self, "courier"):
             self.courier.halt()
+
+
+_OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()
+
+
+@atexit.register
+def _sign_off_all() -> None:
+    """An interpreter that ends normally has not crashed."""
+    for shared in tuple(_OPEN):
+        shared.sign_off()
 
 
 # --- ids, normalised in one place ---

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import NamedTuple, Union
 
 Version = Union[str, int, float]
 
@@ -138,6 +138,48 @@ class Standing(NamedTuple):
     present: bool
     parent_run: str | None
     parent_has_child: bool
+
+
+class OwnerRow(NamedTuple):
+    """A saver that wrote: the process it lives in, and until when."""
+
+    id: int
+    host: str
+    boot: str
+    space: str
+    pid: int
+    started: str
+    opened_at: str
+    beat_at: str
+    ended: str | None
+
+
+class NewOwner(NamedTuple):
+    id: int
+    host: str
+    boot: str
+    space: str
+    pid: int
+    started: str
+    opened_at: str
+
+
+class Custody(NamedTuple):
+    """Who answers for a thread; `claim` while it runs the thread alone."""
+
+    owner: int
+    claim: int | None
+    claimed_at: str | None
+    attempts: int
+    mark: str | None
+    abandoned: int
+
+
+class Judged(NamedTuple):
+    """The owners that have not signed off, by what a look at their processes says."""
+
+    alive: Sequence[int]
+    gone: Sequence[int]
 
 
 _CHECKPOINT = """
@@ -558,9 +600,102 @@ def _new_id(cursor: sqlite3.Cursor) -> int:
     return cursor.lastrowid
 
 
+# --- owners and custody ---
+
+_OWNER = "SELECT id, host, boot, space, pid, started, opened_at, beat_at, ended FROM owner"
+
+
+def add_owner(db: sqlite3.Connection, new: NewOwner) -> bool:
+    """Whether it was not there yet."""
+    added = db.execute(
+        "INSERT INTO owner (id, host, boot, space, pid, started, opened_at, beat_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (id) DO NOTHING",
+        (*new, new.opened_at),
+    )
+    return added.rowcount > 0
+
+
+def open_owners(db: sqlite3.Connection) -> Sequence[OwnerRow]:
+    return [OwnerRow._make(row) for row in db.execute(_OWNER + " WHERE ended IS NULL")]
+
+
+def owner_of_id(db: sqlite3.Connection, owner: int) -> OwnerRow | None:
+    row = db.execute(_OWNER + " WHERE id = ?", (owner,)).fetchone()
+    return OwnerRow._make(row) if row else None
+
+
+def beat(db: sqlite3.Connection, owner: int, now: str) -> None:
+    db.execute("UPDATE owner SET beat_at = ? WHERE id = ?", (now, owner))
+
+
+def end_owners(db: sqlite3.Connection, owners: Iterable[int], ended: str, now: str) -> None:
+    """What ended first stands."""
+    db.executemany(
+        "UPDATE owner SET ended = ?, ended_at = ? WHERE id = ? AND ended IS NULL", [(ended, now, id_) for id_ in owners]
+    )
+
+
+def forget_owners(db: sqlite3.Connection) -> None:
+    """Those that have ended and answer for no thread any more."""
+    db.execute("DELETE FROM owner WHERE ended IS NOT NULL AND id NOT IN (SELECT owner FROM custody)")
+
+
+def custody_of(db: sqlite3.Connection, thread_id: str) -> Custody | None:
+    row = db.execute(
+        "SELECT owner, claim, claimed_at, attempts, mark, abandoned FROM custody WHERE thread_id = ?", (thread_id,)
+    ).fetchone()
+    return Custody._make(row) if row else None
+
+
+def set_custody(db: sqlite3.Connection, thread_id: str, new: Custody) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO custody (thread_id, owner, claim, claimed_at, attempts, mark, abandoned)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (thread_id, *new),
+    )
+
+
+def end_claim(db: sqlite3.Connection, thread_id: str, claim: int) -> None:
+    """Its saver goes on answering for the thread, if there is one."""
+    db.execute("UPDATE custody SET claim = NULL, claimed_at = NULL WHERE thread_id = ? AND claim = ?", (thread_id, claim))
+    db.execute(
+        "DELETE FROM custody WHERE thread_id = :thread_id AND claim IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM namespace n WHERE n.thread_id = :thread_id)",
+        {"thread_id": thread_id},
+    )
+
+
+def drop_custody(db: sqlite3.Connection, thread_id: str) -> None:
+    """Of a thread that was deleted; a claim on it goes on."""
+    db.execute("DELETE FROM custody WHERE thread_id = ? AND claim IS NULL", (thread_id,))
+
+
+def progress_of(db: sqlite3.Connection, thread_id: str) -> str:
+    """Where a thread stands: this changes with every checkpoint and every write in it."""
+    row = db.execute(
+        "WITH own AS (SELECT id FROM namespace WHERE thread_id = :thread_id)"
+        " SELECT (SELECT max(seq) FROM own CROSS JOIN checkpoint ON namespace = own.id),"
+        " (SELECT max(w.id) FROM own CROSS JOIN write w ON w.namespace = own.id)",
+        {"thread_id": thread_id},
+    ).fetchone()
+    return json.dumps(row)
+
+
 # --- overviews: through the views, which name what people see; no value is read ---
 
-_OVERVIEW = ("thread_id", "status", "next", "step", "run_id", "created_at", "updated_at", "checkpoints", "number")
+
+class OverviewRow(NamedTuple):
+    """A thread or a run."""
+
+    thread_id: str
+    status: str
+    next: str
+    step: int | None
+    run_id: str
+    created_at: str
+    updated_at: str
+    checkpoints: int
+    number: int
 
 
 class Pages(NamedTuple):
@@ -569,30 +704,51 @@ class Pages(NamedTuple):
     free: int
 
 
-def threads(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[dict[str, Any]]:
+# A view cannot look at processes: what it takes for running or crashed is corrected by who has looked.
+_JUDGED = """CASE
+    WHEN v.status = 'running' AND h.owner IN (SELECT value FROM json_each(:gone)) THEN 'crashed'
+    WHEN v.status = 'crashed' AND h.owner IN (SELECT value FROM json_each(:alive)) THEN 'running'
+    ELSE v.status END"""
+
+
+def threads(db: sqlite3.Connection, judged: Judged, wanted: Mapping[str, object]) -> Sequence[OverviewRow]:
     """Keyset pages: those numbered below `:number`. A null bound is no bound."""
     rows = db.execute(
-        "SELECT t.thread_id, t.status, t.next, t.step, t.run_id, t.created_at, t.updated_at, t.checkpoints, n.id"
-        " FROM namespace n JOIN threads t ON t.thread_id = n.thread_id"
-        " WHERE n.checkpoint_ns = '' AND n.id < :number AND (:status IS NULL OR t.status = :status)"
-        " AND (:before IS NULL OR t.updated_at < :before) AND (:after IS NULL OR t.updated_at > :after)"
-        " ORDER BY n.id DESC LIMIT :limit",
-        wanted,
+        "SELECT * FROM (SELECT v.thread_id, "
+        + _JUDGED
+        + " AS status, v.next, v.step, v.run_id, v.created_at, v.updated_at, v.checkpoints, n.id"
+        " FROM namespace n JOIN threads v ON v.thread_id = n.thread_id LEFT JOIN custody h ON h.thread_id = n.thread_id"
+        " WHERE n.checkpoint_ns = '' AND n.id < :number"
+        " AND (:before IS NULL OR v.updated_at < :before) AND (:after IS NULL OR v.updated_at > :after)"
+        " ORDER BY n.id DESC) WHERE :status IS NULL OR status = :status LIMIT :limit",
+        {**wanted, **_as_json(judged)},
     )
-    return [dict(zip(_OVERVIEW, row, strict=True)) for row in rows]
+    return [OverviewRow._make(row) for row in rows]
 
 
-def runs(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[dict[str, Any]]:
+def runs(db: sqlite3.Connection, judged: Judged, wanted: Mapping[str, object]) -> Sequence[OverviewRow]:
     """Keyset pages: those numbered below `:number`. Without "or null", so that SQLite starts from the thread."""
-    of_thread = " AND r.thread_id = :thread_id" if wanted["thread_id"] is not None else ""
+    of_thread = " AND v.thread_id = :thread_id" if wanted["thread_id"] is not None else ""
     rows = db.execute(
-        "SELECT r.thread_id, r.status, r.next, r.step, r.run_id, r.created_at, r.updated_at, r.checkpoints, r.seq"
-        " FROM runs r WHERE r.seq < :number AND (:status IS NULL OR r.status = :status)"
+        "SELECT * FROM (SELECT v.thread_id, "
+        + _JUDGED
+        + " AS status, v.next, v.step, v.run_id, v.created_at, v.updated_at, v.checkpoints, v.seq"
+        " FROM runs v LEFT JOIN custody h ON h.thread_id = v.thread_id WHERE v.seq < :number"
         + of_thread
-        + " ORDER BY r.seq DESC LIMIT :limit",
-        wanted,
+        + " ORDER BY v.seq DESC) WHERE :status IS NULL OR status = :status LIMIT :limit",
+        {**wanted, **_as_json(judged)},
     )
-    return [dict(zip(_OVERVIEW, row, strict=True)) for row in rows]
+    return [OverviewRow._make(row) for row in rows]
+
+
+def _as_json(judged: Judged) -> dict[str, str]:
+    return {"alive": json.dumps(judged.alive), "gone": json.dumps(judged.gone)}
+
+
+def status_of(db: sqlite3.Connection, thread_id: str) -> str | None:
+    """As the view has it."""
+    row = db.execute("SELECT status FROM threads WHERE thread_id = ?", (thread_id,)).fetchone()
+    return row[0] if row else None
 
 
 def idle_threads(

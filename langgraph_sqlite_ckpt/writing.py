@@ -26,11 +26,12 @@ from langgraph_sqlite_ckpt.blobs import (
     pack_against,
     still_needed,
 )
+from langgraph_sqlite_ckpt.custody import Owner
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline, storable_text
 from langgraph_sqlite_ckpt.errors import EncodeError, Place
 from langgraph_sqlite_ckpt.operations import Operation, Stale
-from langgraph_sqlite_ckpt.runs import named_run, next_nodes, run_of
+from langgraph_sqlite_ckpt.runs import NOTHING_NEXT, named_run, next_nodes, run_of
 from langgraph_sqlite_ckpt.tables import NewBlob, NewCheckpoint, NewWrite, Version
 
 
@@ -41,6 +42,7 @@ class Store:
     database: Database
     recent: Recent
     limits: Limits
+    owner: Owner
     keep_last: int | None = None
     kept: dict[str, int] = field(default_factory=dict)  # by thread, where more than keep_last had to be kept
 
@@ -187,6 +189,7 @@ class PutCheckpoint(Operation[None]):
 
     def apply(self, db: sqlite3.Connection) -> None:
         row, place = self._row, self.place
+        self.store.owner.hold(db, place.thread_id)
         standing = tables.find_standing(db, place.thread_id, place.checkpoint_ns, row.checkpoint_id, row.parent_id)
         self._store_blobs(db, standing.namespace)
         if standing.present:
@@ -243,6 +246,9 @@ class PutCheckpoint(Operation[None]):
     # --- after it ---
 
     def committed(self) -> None:
+        self.store.owner.wrote()
+        if not self.place.checkpoint_ns:
+            self.store.owner.reached(self.place.thread_id, the_end=self._row.next == NOTHING_NEXT)
         for blob, draft in self._stored:
             value = Value(blob, draft.blob.version, draft.blob.position, draft.blob.type, draft.raw)
             self.store.recent.remember(self._key(draft.blob.channel), value)
@@ -277,9 +283,13 @@ class PutWrites(Operation[None]):
     def apply(self, db: sqlite3.Connection) -> None:
         if not self._rows:
             return
+        self.store.owner.hold(db, self.place.thread_id)
         namespace = tables.intern_namespace(db, self.place.thread_id, self.place.checkpoint_ns)
         tables.keep_first_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx >= 0])
         tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
+
+    def committed(self) -> None:
+        self.store.owner.wrote()
 
 
 def _utc(moment: Any) -> str:
