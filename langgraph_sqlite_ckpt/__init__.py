@@ -6,6 +6,7 @@
 To read the code, start at the top; imports point down this list only:
 
     saver      SqliteSaver: LangGraph's words, arguments checked
+    recovery   claim and recover: what a crash left unfinished goes on
     claims     one saver alone runs a thread
     aio        the async contract: whole operations shipped to another thread
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
@@ -33,6 +34,7 @@ To read the code, start at the top; imports point down this list only:
     errors     every error, drawn once
 """
 
+from langgraph_sqlite_ckpt.claims import Claim
 from langgraph_sqlite_ckpt.errors import (
     BusyError,
     CheckpointError,
@@ -47,8 +49,10 @@ from langgraph_sqlite_ckpt.errors import (
     OpenError,
     ReadOnlyError,
     StorageError,
+    ThreadBusy,
 )
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
+from langgraph_sqlite_ckpt.recovery import Recovered
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
@@ -63,6 +67,7 @@ __all__ = [
     "AsyncSqliteSaver",
     "BusyError",
     "CheckpointError",
+    "Claim",
     "ClosedError",
     "DamagedError",
     "DecodeError",
@@ -74,6 +79,7 @@ __all__ = [
     "OpenError",
     "Problem",
     "ReadOnlyError",
+    "Recovered",
     "Run",
     "SafeSerializer",
     "Size",
@@ -82,4 +88,5 @@ __all__ = [
     "StorageError",
     "Swept",
     "Thread",
+    "ThreadBusy",
 ]

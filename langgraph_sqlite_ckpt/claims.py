@@ -7,26 +7,30 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.aio import Courier
-from langgraph_sqlite_ckpt.custody import Owner
+from langgraph_sqlite_ckpt.custody import Owner, custody_of
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.errors import ClosedError, InvalidRequest, ThreadBusy
 from langgraph_sqlite_ckpt.operations import Operation
+from langgraph_sqlite_ckpt.tables import Custody
+
+Check = Callable[[sqlite3.Connection, str], Custody]
+"""Called in the transaction that claims a thread; returns its custody as it shall be, or raises."""
 
 
-class Claiming(Operation[None]):
+class Claiming(Operation[Custody]):
     """A claim on its way into the file."""
 
-    def __init__(self, owner: Owner, thread_id: str, claim: int) -> None:
-        self._owner, self._thread_id, self._claim = owner, thread_id, claim
+    def __init__(self, owner: Owner, thread_id: str, claim: int, check: Check) -> None:
+        self._owner, self._thread_id, self._claim, self._check = owner, thread_id, claim, check
 
-    def apply(self, db: sqlite3.Connection) -> None:
-        self._owner.take(db, self._thread_id, self._claim)
+    def apply(self, db: sqlite3.Connection) -> Custody:
+        return self._owner.take(db, self._thread_id, self._claim, self._check(db, self._thread_id))
 
     def committed(self) -> None:
         self._owner.wrote()
@@ -52,8 +56,19 @@ class Claim:
 
     _SHORTEST, _LONGEST = 0.005, 0.1  # seconds between two tries
 
-    def __init__(self, database: Database, courier: Courier, owner: Owner, thread_id: str, timeout: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        courier: Courier,
+        owner: Owner,
+        thread_id: str,
+        *,
+        timeout: float = 0.0,
+        check: Check = custody_of,
+    ) -> None:
         self.thread_id = thread_id
+        self.attempts = 0  # of `recover`, this one included
+        self._check = check
         self._database, self._courier, self._owner = database, courier, owner
         self._timeout = timeout
         self._number: int | None = None
@@ -62,7 +77,7 @@ class Claim:
     def __enter__(self) -> Claim:
         for pause in self._pauses():
             try:
-                self._database.write(self._claiming())
+                self.attempts = self._database.write(self._claiming()).attempts
                 return self
             except ThreadBusy:
                 if pause is None:
@@ -81,7 +96,7 @@ class Claim:
     async def __aenter__(self) -> Claim:
         for pause in self._pauses():
             try:
-                await self._courier.write(self._claiming())
+                self.attempts = (await self._courier.write(self._claiming())).attempts
                 return self
             except ThreadBusy:
                 if pause is None:
@@ -107,7 +122,7 @@ class Claim:
 
     def _claiming(self) -> Claiming:
         self._number = random.getrandbits(62)
-        return Claiming(self._owner, self.thread_id, self._number)
+        return Claiming(self._owner, self.thread_id, self._number, self._check)
 
     def _let_go(self) -> None:
         if (releasing := self._releasing()) is not None:

@@ -17,9 +17,9 @@ from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.errors import ThreadBusy
 from langgraph_sqlite_ckpt.liveness import end_gone_owners, is_gone, judge, now_as_text, this_process
-from langgraph_sqlite_ckpt.operations import Statement
 from langgraph_sqlite_ckpt.tables import Custody, NewOwner
 
+_NOBODY = 0
 BEAT = 10.0
 """Seconds between two heartbeats of a saver that has unfinished threads."""
 
@@ -59,20 +59,20 @@ class Owner:
             ThreadBusy: Somebody else has claimed it.
         """
         self.register(db)
-        custody, claim = tables.custody_of(db, thread_id), self.claims.get(thread_id)
-        if custody is not None and custody.owner == self.id and not custody.abandoned and claim in (None, custody.claim):
-            return
-        if claim is not None and (custody is None or custody.claim != claim):
-            raise ThreadBusy(f"thread {thread_id!r}: somebody took this saver for gone, and its claim over")
-        if custody is not None and claim is None:
+        custody, claim = custody_of(db, thread_id), self.claims.get(thread_id)
+        if claim is None:
+            if custody.owner == self.id and not custody.abandoned:
+                return
             self._require_unclaimed(db, thread_id, custody)
-        since = custody.claimed_at if custody is not None and claim is not None else None
-        tables.set_custody(db, thread_id, Custody(self.id, claim, since, 0, None, abandoned=0))
+            tables.set_custody(db, thread_id, Custody(self.id, None, None, 0, None, 0))
+        elif custody.claim != claim:
+            raise ThreadBusy(f"thread {thread_id!r}: somebody took this saver for gone, and its claim over")
+        elif custody.abandoned:
+            tables.set_custody(db, thread_id, custody._replace(attempts=0, mark=None, abandoned=0))
 
-    def take(self, db: sqlite3.Connection, thread_id: str, claim: int) -> Custody:
+    def take(self, db: sqlite3.Connection, thread_id: str, claim: int, custody: Custody) -> Custody:
         """A claim of this saver's, or `ThreadBusy`: another claim of its own is in the way, too."""
         self.register(db)
-        custody = tables.custody_of(db, thread_id) or Custody(self.id, None, None, 0, None, abandoned=0)
         self._require_unclaimed(db, thread_id, custody)
         taken = custody._replace(owner=self.id, claim=claim, claimed_at=now_as_text())
         tables.set_custody(db, thread_id, taken)
@@ -128,9 +128,14 @@ def _beat(stopped: threading.Event, database: Callable[[], Database | None], own
         del of_whom, where
 
 
+def custody_of(db: sqlite3.Connection, thread_id: str) -> Custody:
+    """Nobody's, where nobody has written yet."""
+    return tables.custody_of(db, thread_id) or Custody(_NOBODY, None, None, 0, None, 0)
+
+
 def record_the_gone(database: Database) -> None:
-    """What a look at the processes says, for the views."""
+    """What a look at the processes says, for the views; if nothing is in the way."""
     with database.read() as db:
         gone = judge(db).gone
     if gone:
-        database.write(Statement(end_gone_owners))
+        database.write_if_free(end_gone_owners)

@@ -291,15 +291,13 @@ class Database:
         if not self._writing.acquire(timeout=patience):
             return
         try:
-            db = self._writable()
-            _wait_for_others(db, patience)
-            try:
+            with suppress(sqlite3.Error, CheckpointError):
+                db = self._writable()
+                _wait_for_others(db, patience)
                 work(db)
-            finally:
-                _wait_for_others(db, self._busy_timeout)
-        except (sqlite3.Error, CheckpointError):
-            pass
         finally:
+            if self._writer is not None:
+                _wait_for_others(self._writer, self._busy_timeout)
             self._writing.release()
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:

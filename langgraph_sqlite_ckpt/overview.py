@@ -72,10 +72,10 @@ def threads(
     db: sqlite3.Connection,
     judged: Judged,
     status: str | None,
-    updated_before: datetime | None,
-    updated_after: datetime | None,
-    limit: int | None,
-    after: Thread | str | None,
+    updated_before: datetime | None = None,
+    updated_after: datetime | None = None,
+    limit: int | None = None,
+    after: Thread | str | None = None,
 ) -> Sequence[Thread]:
     """Newest thread first, by when it was made: an order that does not change between pages."""
     wanted = {

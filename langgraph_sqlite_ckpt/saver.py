@@ -26,19 +26,20 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph_sqlite_ckpt import history, listing, retention
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
-from langgraph_sqlite_ckpt.custody import Heart, Owner
+from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
 from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
+from langgraph_sqlite_ckpt.recovery import Recovering
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
 from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
 
 
-class SqliteSaver(Upkeep, AsyncContract):
+class SqliteSaver(Recovering, Upkeep, AsyncContract):
     """Keeps every thread, run and step of LangGraph graphs in one SQLite file; sync and async graphs alike.
 
         graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
@@ -327,6 +328,8 @@ class Shared:
         _OPEN.add(self)
         self.database.renew = self._renew
         self._renew()
+        if not database.read_only:
+            record_the_gone(database)
 
     def _renew(self) -> None:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
