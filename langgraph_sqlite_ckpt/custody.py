@@ -11,11 +11,12 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.errors import ThreadBusy
+from langgraph_sqlite_ckpt.errors import StorageError, ThreadBusy
 from langgraph_sqlite_ckpt.liveness import end_gone_owners, is_gone, judge, now_as_text, this_process
 from langgraph_sqlite_ckpt.tables import Custody, NewOwner
 
@@ -135,7 +136,8 @@ def custody_of(db: sqlite3.Connection, thread_id: str) -> Custody:
 
 def record_the_gone(database: Database) -> None:
     """What a look at the processes says, for the views; if nothing is in the way."""
-    with database.read() as db:
-        gone = judge(db).gone
-    if gone:
-        database.write_if_free(end_gone_owners)
+    with suppress(StorageError):
+        with database.read() as db:
+            gone = judge(db).gone
+        if gone:
+            database.write_if_free(end_gone_owners)

@@ -345,17 +345,20 @@ class Shared:
     def close(self) -> None:
         self.sign_off()
         self.database.close()
-        self.courier.halt()
+        self._end_threads()
 
     def sign_off(self) -> None:
         if self.owner.registered:
             self.database.write_if_free(self.owner.sign_off)
+
+    def _end_threads(self) -> None:
+        self.courier.halt()
         if self._heart is not None:
             self._heart.stop()
 
     def __del__(self) -> None:
         if hasattr(self, "courier"):
-            self.courier.halt()
+            self._end_threads()
 
 
 _OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()
