@@ -195,6 +195,17 @@ def test_agents_in_processes_threads_and_coroutines_share_one_file_and_lose_noth
     assert re.search(r"560 steps in [\d.]+ s: [1-9]\d* steps/s\n", out)
 
 
+# supervisor
+
+
+def test_a_worker_pool_that_is_killed_again_and_again_finishes_every_run() -> None:
+    out = run("supervisor.py", "--kills", "3")
+    assert "worker 3 killed; in flight: job-" in out
+    assert re.search(r"job-\d recovered: completed\n", out)
+    assert "3 workers killed, all jobs finished" in out
+    assert out.endswith("states equal those of undisturbed runs, every step is there once: yes\nPASS\n")
+
+
 # all of them
 
 
