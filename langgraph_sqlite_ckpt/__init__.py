@@ -8,6 +8,8 @@ To read the code, start at the top; imports point down this list only:
     saver      SqliteSaver: LangGraph's words, arguments checked
     claims     one saver alone runs a thread
     aio        the async contract: whole operations shipped to another thread
+    once       what a task does outside, not repeated by a resume
+    effects    the entries of it: begun, done, in doubt
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
     sweeping   idle threads and old checkpoints, in short transactions
     verification  every row is what was written
@@ -33,6 +35,7 @@ To read the code, start at the top; imports point down this list only:
     errors     every error, drawn once
 """
 
+from langgraph_sqlite_ckpt.effects import Effect
 from langgraph_sqlite_ckpt.errors import (
     BusyError,
     CheckpointError,
@@ -40,6 +43,9 @@ from langgraph_sqlite_ckpt.errors import (
     DamagedError,
     DecodeError,
     DiskFullError,
+    EffectInDoubt,
+    EffectNotDone,
+    EffectRunning,
     EncodeError,
     ForeignFileError,
     InvalidRequest,
@@ -67,6 +73,10 @@ __all__ = [
     "DamagedError",
     "DecodeError",
     "DiskFullError",
+    "Effect",
+    "EffectInDoubt",
+    "EffectNotDone",
+    "EffectRunning",
     "EncodeError",
     "ForeignFileError",
     "InvalidRequest",
