@@ -680,10 +680,10 @@ def namespace_with_checkpoint(
     return row[0] if row else None
 
 
-def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task_id: str, name: str) -> EffectRow | None:
+def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task_id: str, named: str) -> EffectRow | None:
     row = db.execute(
         _EFFECT + " WHERE e.namespace = ? AND e.checkpoint_id = ? AND e.task_id = ? AND e.name = ?",
-        (namespace, checkpoint_id, task_id, name),
+        (namespace, checkpoint_id, task_id, named),
     ).fetchone()
     return EffectRow._make(row) if row else None
 
