@@ -74,6 +74,11 @@ class Database:
         self._closed = False
         _FORKS.add(self)
 
+    @property
+    def busy_timeout(self) -> float:
+        """Seconds that a write waits for others."""
+        return self._busy_timeout
+
     # --- opening and closing ---
 
     def _open(self) -> None:

@@ -31,6 +31,7 @@ from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import normalise_path
+from langgraph_sqlite_ckpt.once import Once
 from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.recovery import Recovering
@@ -39,7 +40,7 @@ from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
 
 
-class SqliteSaver(Recovering, Upkeep, AsyncContract):
+class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
     """Keeps every thread, run and step of LangGraph graphs in one SQLite file; sync and async graphs alike.
 
         graph = builder.compile(checkpointer=SqliteSaver("agent.db"))

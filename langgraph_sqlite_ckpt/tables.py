@@ -175,6 +175,68 @@ class Custody(NamedTuple):
     abandoned: int
 
 
+class EffectRow(NamedTuple):
+    """What a task does outside, with its result where it is done."""
+
+    id: int
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    name: str
+    node: str
+    key: str
+    owner: int
+    started_at: str
+    finished_at: str | None
+    error: str | None
+    type: str | None
+    codec: int | None
+    size: int | None
+    checksum: int | None
+    data: bytes | None
+
+
+class EffectHead(NamedTuple):
+    """The same without its result, and with what has become of it."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    node: str
+    name: str
+    key: str
+    status: str
+    started_at: str
+    finished_at: str | None
+    error: str | None
+    number: int
+
+
+class NewEffect(NamedTuple):
+    namespace: int
+    checkpoint_id: str
+    task_id: str
+    name: str
+    node: str
+    key: str
+    owner: int
+    call: int
+    started_at: str
+
+
+class EffectResult(NamedTuple):
+    """What an effect gave, packed."""
+
+    finished_at: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
 class Judged(NamedTuple):
     """The owners that have not signed off, by what a look at their processes says."""
 
@@ -223,6 +285,7 @@ def name_of_namespace(db: sqlite3.Connection, namespace: int) -> tuple[str, str]
 
 def delete_namespace(db: sqlite3.Connection, namespace: int) -> None:
     for statement in (
+        "DELETE FROM effect WHERE namespace = ?",
         "DELETE FROM write WHERE namespace = ?",
         "DELETE FROM blob WHERE namespace = ?",
         "DELETE FROM checkpoint WHERE namespace = ?",
@@ -361,8 +424,9 @@ def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | Non
 
 
 def delete_checkpoints(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> None:
-    """With their writes; children of theirs become checkpoints without a parent, parents ones without a child."""
+    """With their writes and effects; their children become checkpoints without a parent, parents ones without a child."""
     keys = [(namespace, checkpoint_id) for checkpoint_id in checkpoint_ids]
+    db.executemany("DELETE FROM effect WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.executemany("DELETE FROM write WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.executemany("DELETE FROM checkpoint WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.execute(
@@ -595,6 +659,125 @@ def copy_writes(db: sqlite3.Connection, source: int, target: int) -> None:
     )
 
 
+# --- effects ---
+
+_EFFECT = """
+    SELECT e.id, n.thread_id, n.checkpoint_ns, e.checkpoint_id, e.task_id, e.name, e.node, e.key, e.owner, e.started_at,
+        e.finished_at, e.error, e.type, e.codec, e.size, e.checksum, e.data
+    FROM effect e JOIN namespace n ON n.id = e.namespace
+"""
+
+
+def namespace_with_checkpoint(
+    db: sqlite3.Connection, thread_id: str, namespaces: Sequence[str], checkpoint_id: str
+) -> int | None:
+    """Which of these namespaces of the thread has the checkpoint."""
+    row = db.execute(
+        "SELECT n.id FROM json_each(?) j CROSS JOIN namespace n ON n.thread_id = ? AND n.checkpoint_ns = j.value"
+        " CROSS JOIN checkpoint c ON c.namespace = n.id AND c.checkpoint_id = ?",
+        (json.dumps(namespaces), thread_id, checkpoint_id),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task_id: str, named: str) -> EffectRow | None:
+    row = db.execute(
+        _EFFECT + " WHERE e.namespace = ? AND e.checkpoint_id = ? AND e.task_id = ? AND e.name = ?",
+        (namespace, checkpoint_id, task_id, named),
+    ).fetchone()
+    return EffectRow._make(row) if row else None
+
+
+def effect_of_key(db: sqlite3.Connection, key: str) -> EffectRow | None:
+    row = db.execute(_EFFECT + " WHERE e.key = ? ORDER BY e.id LIMIT 1", (key,)).fetchone()
+    return EffectRow._make(row) if row else None
+
+
+def effects_of_namespace(db: sqlite3.Connection, namespace: int) -> Iterator[EffectRow]:
+    return (EffectRow._make(row) for row in db.execute(_EFFECT + " WHERE e.namespace = ? ORDER BY e.id", (namespace,)))
+
+
+def begin_effect(db: sqlite3.Connection, new: NewEffect) -> None:
+    db.execute(
+        "INSERT INTO effect (namespace, checkpoint_id, task_id, name, node, key, owner, call, started_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        new,
+    )
+
+
+def begin_effect_again(db: sqlite3.Connection, key: str, owner: int, call: int, started_at: str) -> None:
+    db.execute(
+        "UPDATE effect SET owner = ?, call = ?, started_at = ?, finished_at = NULL, error = NULL WHERE key = ?",
+        (owner, call, started_at, key),
+    )
+
+
+def finish_effect(db: sqlite3.Connection, key: str, call: int, result: EffectResult) -> None:
+    """Nothing happens where the thread was deleted, or somebody else took over."""
+    db.execute(
+        "UPDATE effect SET finished_at = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?"
+        " WHERE key = ? AND call = ? AND finished_at IS NULL",
+        (*result, key, call),
+    )
+
+
+def doubt_effect(db: sqlite3.Connection, key: str, call: int, now: str, error: str) -> None:
+    db.execute(
+        "UPDATE effect SET finished_at = ?, error = ? WHERE key = ? AND call = ? AND finished_at IS NULL",
+        (now, error, key, call),
+    )
+
+
+def withdraw_effect(db: sqlite3.Connection, key: str, call: int) -> None:
+    db.execute("DELETE FROM effect WHERE key = ? AND call = ? AND finished_at IS NULL", (key, call))
+
+
+def resolve_effect(db: sqlite3.Connection, key: str, result: EffectResult) -> None:
+    """It happened, whatever stood in doubt."""
+    db.execute(
+        "UPDATE effect SET finished_at = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?, error = NULL"
+        " WHERE key = ?",
+        (*result, key),
+    )
+
+
+def forget_effect(db: sqlite3.Connection, key: str) -> None:
+    db.execute("DELETE FROM effect WHERE key = ?", (key,))
+
+
+def copy_effects(db: sqlite3.Connection, source: int, target: int) -> None:
+    db.execute(
+        "INSERT INTO effect (namespace, checkpoint_id, task_id, name, node, key, owner, call, started_at, finished_at,"
+        " error, type, codec, size, checksum, key_id, data)"
+        " SELECT ?, checkpoint_id, task_id, name, node, key, owner, call, started_at, finished_at, error, type, codec,"
+        " size, checksum, key_id, data FROM effect WHERE namespace = ? ORDER BY id",
+        (target, source),
+    )
+
+
+# Of this saver itself it is known which effects are running; of others, whether they are there.
+_EFFECT_STATUS = """CASE
+    WHEN e.error IS NOT NULL THEN 'in_doubt'
+    WHEN e.finished_at IS NOT NULL THEN 'done'
+    WHEN e.owner = :own THEN CASE WHEN e.key IN (SELECT value FROM json_each(:running)) THEN 'running' ELSE 'in_doubt' END
+    WHEN e.owner IN (SELECT value FROM json_each(:alive)) THEN 'running'
+    ELSE 'in_doubt' END"""
+
+
+def effects(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[EffectHead]:
+    """Keyset pages: those numbered below `:number`. A null thread or status is any."""
+    rows = db.execute(
+        "SELECT * FROM (SELECT n.thread_id, n.checkpoint_ns, e.checkpoint_id, e.task_id, e.node, e.name, e.key, "
+        + _EFFECT_STATUS
+        + " AS status, e.started_at, e.finished_at, e.error, e.id"
+        " FROM effect e JOIN namespace n ON n.id = e.namespace"
+        " WHERE e.id < :number AND (:thread_id IS NULL OR n.thread_id = :thread_id) ORDER BY e.id DESC)"
+        " WHERE :status IS NULL OR status = :status LIMIT :limit",
+        wanted,
+    )
+    return [EffectHead._make(row) for row in rows]
+
+
 def _new_id(cursor: sqlite3.Cursor) -> int:
     assert cursor.lastrowid is not None  # an INSERT that did not raise made a row
     return cursor.lastrowid
@@ -791,7 +974,8 @@ def sizes_by_thread(db: sqlite3.Connection, top: int) -> Sequence[tuple[str, int
     return db.execute(
         "SELECT n.thread_id, sum(s.stored), sum(s.size) FROM ("
         " SELECT namespace, length(data) AS stored, size FROM blob"
-        " UNION ALL SELECT namespace, length(data), size FROM write) s"
+        " UNION ALL SELECT namespace, length(data), size FROM write"
+        " UNION ALL SELECT namespace, length(data), size FROM effect WHERE data IS NOT NULL) s"
         " JOIN namespace n ON n.id = s.namespace GROUP BY n.thread_id ORDER BY 2 DESC, 1 LIMIT ?",
         (top,),
     ).fetchall()
@@ -811,6 +995,7 @@ def stored_bytes(db: sqlite3.Connection, thread_id: str) -> int:
     total: int = db.execute(
         "SELECT coalesce(sum(bytes), 0) FROM ("
         " SELECT length(data) AS bytes, namespace FROM blob UNION ALL SELECT length(data), namespace FROM write"
+        " UNION ALL SELECT length(data), namespace FROM effect WHERE data IS NOT NULL"
         " UNION ALL SELECT length(body) + length(metadata) + coalesce(length(rest), 0), namespace FROM checkpoint)"
         " WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?)",
         (thread_id,),
@@ -852,6 +1037,8 @@ def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
     return db.execute(
         "SELECT 'checkpoint without a namespace', seq FROM checkpoint WHERE namespace NOT IN (SELECT id FROM namespace)"
         " UNION ALL SELECT 'write without a namespace', id FROM write WHERE namespace NOT IN (SELECT id FROM namespace)"
+        " UNION ALL SELECT 'effect without a checkpoint', e.id FROM effect e WHERE NOT EXISTS (SELECT 1 FROM checkpoint c"
+        "  JOIN namespace n ON n.id = c.namespace WHERE c.namespace = e.namespace AND c.checkpoint_id = e.checkpoint_id)"
         " UNION ALL SELECT 'value without a namespace', id FROM blob WHERE namespace NOT IN (SELECT id FROM namespace)"
         " UNION ALL SELECT 'value whose base is gone', id FROM blob"
         "  WHERE base IS NOT NULL AND base NOT IN (SELECT id FROM blob)"

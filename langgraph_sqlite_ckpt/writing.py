@@ -28,7 +28,7 @@ from langgraph_sqlite_ckpt.blobs import (
 )
 from langgraph_sqlite_ckpt.custody import Owner
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline, storable_text
+from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_packed, encode_parts, is_inline, storable_text
 from langgraph_sqlite_ckpt.errors import EncodeError, Place
 from langgraph_sqlite_ckpt.operations import Operation, Stale
 from langgraph_sqlite_ckpt.runs import NOTHING_NEXT, named_run, next_nodes, run_of
@@ -273,10 +273,7 @@ class PutWrites(Operation[None]):
 
     def _encode(self, idx: int, channel: str, value: Any) -> NewWrite:
         place = self.place._replace(channel=channel)
-        kind, raw = encode(self.serde, place, value)
-        packed = pack(raw, self.store.limits)
-        if len(packed.data) > self.store.limits.value:
-            raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
+        kind, packed = encode_packed(self.serde, self.store.limits, place, value)
         idx = WRITES_IDX_MAP.get(channel, idx)
         return NewWrite(self.task_id, idx, self.task_path, channel, kind, packed.codec, *packed[1:3], packed.data)
 
