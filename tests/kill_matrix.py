@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import operator
 import os
 import random
@@ -470,6 +471,7 @@ def main() -> int:
     parser.add_argument("--shape", nargs="*", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--every", type=int, default=1, help="only every so many of the points")
     options = parser.parse_args()
+    logging.getLogger("langgraph_sqlite_ckpt").setLevel(logging.ERROR)  # `recover` warns of each doubt
     totals: dict[str, Totals] = {}
     until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as root:
