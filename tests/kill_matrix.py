@@ -45,7 +45,6 @@ from langgraph.types import Command, Send, interrupt
 from langgraph_sqlite_ckpt import EffectInDoubt, SqliteSaver
 
 AT: RunnableConfig = {"configurable": {"thread_id": "t"}}
-INTERRUPTS_ASYNC = sys.version_info >= (3, 11)  # LangGraph cannot before
 
 
 class Case(NamedTuple):
@@ -420,8 +419,17 @@ def kinds(shapes: Sequence[str]) -> Iterator[Case]:
     for shape in shapes:
         for face in ("sync", "async"):
             for durability in ("sync", "async", "exit"):
-                if shape != "interrupt" or face == "sync" or INTERRUPTS_ASYNC:
-                    yield Case(shape, face, durability, 0)
+                case = Case(shape, face, durability, 0)
+                if is_told(case):
+                    yield case
+
+
+def is_told(case: Case) -> bool:
+    """Whether LangGraph itself promises that the end is the same."""
+    if case.shape == "interrupt" and case.face == "async" and sys.version_info < (3, 11):
+        return False  # it cannot interrupt there
+    # With "exit" such a subgraph is stored when it ends, the graph around it later: in between, only one of them remembers.
+    return (case.shape, case.durability) != ("subgraph with a memory", "exit")
 
 
 def at_every_point(kind: Case, expected: Undisturbed) -> Iterator[Case]:
