@@ -19,7 +19,7 @@ To read the code, start at the top; imports point down this list only:
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
     database   connections, transactions, group commit, forks
-    operations a write as an object, and its outcome
+    operations a write as an object, and its outcome; whose turn it is
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: against an earlier version of itself

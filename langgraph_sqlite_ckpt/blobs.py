@@ -211,7 +211,7 @@ class Recent:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # again by a signal handler: at worst it makes the count of bytes a little wrong
         self._channels: OrderedDict[Key, dict[int, Value]] = OrderedDict()
 
     def newest(self, key: Key) -> Value | None:

@@ -530,7 +530,9 @@ def writes_to_channels(
 
 
 def keep_first_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
-    db.executemany("INSERT OR IGNORE" + _INTO_WRITE, [(namespace, checkpoint_id, *write) for write in new])
+    """Only what is there already is skipped: whatever else SQLite refuses is an error."""
+    first = "INSERT" + _INTO_WRITE + " ON CONFLICT (namespace, checkpoint_id, task_id, idx) DO NOTHING"
+    db.executemany(first, [(namespace, checkpoint_id, *write) for write in new])
 
 
 def replace_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
