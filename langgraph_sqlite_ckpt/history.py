@@ -16,7 +16,7 @@ from langgraph_sqlite_ckpt.blobs import Chain
 from langgraph_sqlite_ckpt.encoding import Body, decode_writes
 from langgraph_sqlite_ckpt.errors import Place
 from langgraph_sqlite_ckpt.reading import decode_blob
-from langgraph_sqlite_ckpt.tables import BlobHead, BlobRow, Version, WriteRow
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, BlobRow, Version, WriteRow
 
 
 @dataclass
@@ -71,9 +71,11 @@ def _seed_from(
         seed = stored.get((channel, body.versions[channel])) if channel in body.versions else None
         if channel in body.inline:
             walked.inline_seeds[channel] = body
-        elif seed is not None:
+        elif seed is not None and seed.type != NO_VALUE:
             walked.seeds[channel] = seed
         else:
+            if seed is None:
+                body.miss(channel)
             continue
         remaining.discard(channel)
 

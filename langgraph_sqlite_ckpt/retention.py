@@ -18,7 +18,7 @@ from langgraph_sqlite_ckpt import history, tables
 from langgraph_sqlite_ckpt.blobs import Chain, Limits, Packed, pack, pack_against
 from langgraph_sqlite_ckpt.encoding import Body, opened, readable_metadata
 from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest, Place
-from langgraph_sqlite_ckpt.tables import BlobHead, CheckpointRow, NewBlob
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, CheckpointRow, NewBlob
 
 _ROOT = ""
 
@@ -120,7 +120,8 @@ def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
     if not isinstance(counted, dict) or not counted:
         return set()
     body = Body.of(row)
-    stored = {blob.channel for blob in tables.blobs_named(db, body.names)} | set(body.inline)
+    valued = {blob.channel for blob in tables.blobs_named(db, body.names) if blob.type != NO_VALUE}
+    stored = valued | set(body.inline)
     channels = [channel for channel in counted if channel in body.versions and channel not in stored]
     return history.walk(db, row.namespace, row.checkpoint_id, channels).ancestors if channels else set()
 

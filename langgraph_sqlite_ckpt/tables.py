@@ -69,6 +69,10 @@ class NewCheckpoint(NamedTuple):
     checksum: int
 
 
+NO_VALUE = "(no value)"
+"""The type of a blob whose version was put again without a value: only what was compressed against it needs its bytes."""
+
+
 class BlobHead(NamedTuple):
     """A blob without its bytes."""
 
@@ -443,6 +447,11 @@ def repack_blob(db: sqlite3.Connection, blob: int, new: NewBlob) -> None:
     )
 
 
+def empty_blob(db: sqlite3.Connection, blob: int) -> None:
+    """Its version has no value any more, and other checkpoints that name it must not miss one."""
+    db.execute("UPDATE blob SET type = ? WHERE id = ?", (NO_VALUE, blob))
+
+
 def retire_blob(db: sqlite3.Connection, blob: int) -> None:
     """No version means this value any more. It stays, for what was compressed against it."""
     db.execute("UPDATE blob SET version = NULL WHERE id = ?", (blob,))
@@ -511,11 +520,6 @@ def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> S
         (json.dumps(list(keys)),),
     )
     return [WriteRow._make(row) for row in rows]
-
-
-def writes_of_namespace(db: sqlite3.Connection, namespace: int) -> Iterator[WriteRow]:
-    rows = db.execute(_WRITE + " FROM write w WHERE w.namespace = ? ORDER BY w.id", (namespace,))
-    return (WriteRow._make(row) for row in rows)
 
 
 def writes_to_channels(
@@ -683,14 +687,54 @@ def all_namespaces(db: sqlite3.Connection) -> Sequence[int]:
     return [row[0] for row in db.execute("SELECT id FROM namespace ORDER BY id")]
 
 
-def blob_rows_of(db: sqlite3.Connection, namespace: int) -> Iterator[BlobRow]:
-    """Bases first."""
+class Weight(NamedTuple):
+    """A row by its key, and about how many bytes it takes to load it."""
+
+    key: int
+    bytes: int
+
+
+def weights_of_checkpoints(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
     rows = db.execute(
-        "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data"
-        " FROM blob b WHERE b.namespace = ? ORDER BY b.channel, b.id",
+        "SELECT seq, coalesce(length(body), 0) + coalesce(length(rest), 0) + coalesce(length(metadata), 0)"
+        " FROM checkpoint WHERE namespace = ? ORDER BY seq",
         (namespace,),
     )
-    return (BlobRow._make(row) for row in rows)
+    return [Weight._make(row) for row in rows]
+
+
+def weights_of_writes(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
+    rows = db.execute("SELECT id, coalesce(length(data), 0) FROM write WHERE namespace = ? ORDER BY id", (namespace,))
+    return [Weight._make(row) for row in rows]
+
+
+def weights_of_blobs(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
+    """Channel by channel, bases first."""
+    rows = db.execute(
+        "SELECT id, coalesce(length(data), 0) FROM blob WHERE namespace = ? ORDER BY channel, id", (namespace,)
+    )
+    return [Weight._make(row) for row in rows]
+
+
+def checkpoints_at(db: sqlite3.Connection, seqs: Sequence[int]) -> Sequence[CheckpointRow]:
+    rows = db.execute(_CHECKPOINT + "JOIN json_each(?) j ON c.seq = j.value ORDER BY j.key", (json.dumps(seqs),))
+    return [CheckpointRow._make(row) for row in rows]
+
+
+def writes_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[WriteRow]:
+    rows = db.execute(
+        _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.id = j.value ORDER BY j.key", (json.dumps(ids),)
+    )
+    return [WriteRow._make(row) for row in rows]
+
+
+def blobs_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[BlobRow]:
+    rows = db.execute(
+        "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data"
+        " FROM json_each(?) j CROSS JOIN blob b ON b.id = j.value ORDER BY j.key",
+        (json.dumps(ids),),
+    )
+    return [BlobRow._make(row) for row in rows]
 
 
 def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
