@@ -550,6 +550,19 @@ _INTO_WRITE = (
 )
 
 
+def delete_late_writes(db: sqlite3.Connection, namespaces: Iterable[int], oldest: str) -> None:
+    """Those whose checkpoint is gone: it is not there, and older than one that is, so it is not still to come.
+
+    Only ids that are ordered by time (UUIDs of version 6, LangGraph's own) can tell.
+    """
+    db.execute(
+        "DELETE FROM write WHERE namespace IN (SELECT value FROM json_each(:namespaces))"
+        " AND checkpoint_id < :oldest AND checkpoint_id GLOB :by_time AND :oldest GLOB :by_time AND NOT EXISTS (SELECT 1"
+        " FROM checkpoint c WHERE c.namespace = write.namespace AND c.checkpoint_id = write.checkpoint_id)",
+        {"namespaces": json.dumps(list(namespaces)), "oldest": oldest, "by_time": "????????-????-6???-????-????????????"},
+    )
+
+
 def copy_writes(db: sqlite3.Connection, source: int, target: int) -> None:
     db.execute(
         "INSERT INTO write (namespace, checkpoint_id, task_id, idx, task_path, channel, type, codec, size, checksum,"
