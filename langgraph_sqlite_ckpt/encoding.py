@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt.blobs import Damaged, Limits, Packed, pack, require_checksum, unpack
 from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, Place
-from langgraph_sqlite_ckpt.tables import CheckpointRow, MetadataRow, Version, WriteRow
+from langgraph_sqlite_ckpt.tables import ChannelWrite, CheckpointRow, MetadataRow, Version, WriteRow
 
 T = TypeVar("T")
 
@@ -334,9 +334,11 @@ def _readable(value: Any, depth: int = 20) -> Any:
 
 
 def decode_write(serde: SerializerProtocol, place: Place, row: WriteRow) -> tuple[str, str, Any]:
-    at = place._replace(channel=row.channel)
-    raw = opened(at, lambda: unpack_write(row))
-    return row.task_id, row.channel, decode(serde, at, row.type, raw)
+    return row.task_id, row.channel, decode_value(serde, place._replace(channel=row.channel), row)
+
+
+def decode_value(serde: SerializerProtocol, at: Place, row: WriteRow | ChannelWrite) -> Any:
+    return decode(serde, at, row.type, opened(at, lambda: unpack_write(row)))
 
 
 def decode_writes(serde: SerializerProtocol, place: Place, rows: Iterable[WriteRow]) -> list[tuple[str, str, Any]]:
@@ -350,7 +352,7 @@ def decode_writes(serde: SerializerProtocol, place: Place, rows: Iterable[WriteR
     return decoded
 
 
-def unpack_write(row: WriteRow) -> bytes:
+def unpack_write(row: WriteRow | ChannelWrite) -> bytes:
     require_checksum(row.checksum, row.data)
     return unpack(row.codec, row.size, row.data)
 

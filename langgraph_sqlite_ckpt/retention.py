@@ -139,7 +139,7 @@ def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
     valued = {blob.channel for blob in tables.blobs_named(db, body.names) if blob.type != NO_VALUE}
     stored = valued | set(body.inline)
     channels = [channel for channel in counted if channel in body.versions and channel not in stored]
-    return history.walk(db, row.namespace, row.checkpoint_id, channels).ancestors if channels else set()
+    return set(history.walk(db, row.namespace, row.checkpoint_id, channels).ancestors) if channels else set()
 
 
 # --- blobs ---

@@ -123,6 +123,19 @@ class WriteRow(NamedTuple):
     data: bytes
 
 
+class ChannelWrite(NamedTuple):
+    """What was written to one of the channels that were asked for; `checkpoint` and `channel` count from 0 in the lists."""
+
+    checkpoint: int
+    channel: int
+    task_id: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
 class NewWrite(NamedTuple):
     task_id: str
     idx: int
@@ -256,24 +269,22 @@ def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
     ).fetchall()
 
 
-def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[CheckpointRow]:
-    """The checkpoint, its parent, its parent's parent, ..., read as they are asked for, in one statement.
+def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None]]:
+    """(seq, checkpoint_id, beside) of the checkpoint, its parent, its parent's parent, ..., read as they are asked for, in
+    one statement.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
     """
-    rows = db.execute(
-        "WITH RECURSIVE line (seq, parent_id) AS ("
-        " SELECT seq, parent_id FROM checkpoint WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
-        " UNION ALL SELECT p.seq, p.parent_id FROM line CROSS JOIN checkpoint p"
-        " ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
-        " SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,"
-        " c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec, c.rest_size,"
-        " c.rest, c.checksum"
-        " FROM line CROSS JOIN checkpoint c ON c.seq = line.seq CROSS JOIN namespace n ON n.id = c.namespace",
+    return db.execute(
+        "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside) AS ("
+        " SELECT seq, checkpoint_id, parent_id, beside FROM checkpoint"
+        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
+        " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside"
+        "  FROM line CROSS JOIN checkpoint p ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
+        " SELECT seq, checkpoint_id, beside FROM line",
         {"namespace": namespace, "checkpoint_id": checkpoint_id},
     )
-    return (CheckpointRow._make(row) for row in rows)
 
 
 def find_standing(
@@ -523,14 +534,16 @@ def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> S
 
 
 def writes_to_channels(
-    db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str], channels: Iterable[str]
-) -> Sequence[WriteRow]:
+    db: sqlite3.Connection, namespace: int, checkpoint_ids: Sequence[str], channels: Sequence[str]
+) -> Iterator[ChannelWrite]:
+    """Last checkpoint first, in order within each."""
     rows = db.execute(
-        _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
-        " WHERE w.channel IN (SELECT value FROM json_each(?)) ORDER BY w.task_path, w.task_id, w.idx",
-        (json.dumps(list(checkpoint_ids)), namespace, json.dumps(list(channels))),
+        "SELECT j.key, k.key, w.task_id, w.type, w.codec, w.size, w.checksum, w.data"
+        " FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
+        " CROSS JOIN json_each(?) k ON k.value = w.channel ORDER BY j.key DESC, w.task_path, w.task_id, w.idx",
+        (json.dumps(checkpoint_ids), namespace, json.dumps(channels)),
     )
-    return [WriteRow._make(row) for row in rows]
+    return (ChannelWrite._make(row) for row in rows)
 
 
 def keep_first_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
