@@ -82,7 +82,7 @@ def _growing(items: Iterator[T]) -> Iterator[Sequence[T]]:
     size = 4
     while some := list(islice(items, size)):
         yield some
-        size = min(4 * size, 2048)
+        size = min(8 * size, 2048)
 
 
 def _seed_from(
