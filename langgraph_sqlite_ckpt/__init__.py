@@ -12,6 +12,7 @@ To read the code, start at the top; imports point down this list only:
     verification  every row is what was written
     overview   threads, runs and sizes, without reading a value
     listing    config + filter + before + limit -> pages of checkpoints
+    flush      when buffered checkpoints go to disk
     writing    put and put_writes as operations
     retention  delete, prune, copy: what stays always loads
     history    the ancestor walk for DeltaChannel
@@ -45,6 +46,7 @@ from langgraph_sqlite_ckpt.errors import (
     ReadOnlyError,
     StorageError,
 )
+from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
@@ -65,6 +67,7 @@ __all__ = [
     "DecodeError",
     "DiskFullError",
     "EncodeError",
+    "Flush",
     "ForeignFileError",
     "InvalidRequest",
     "NewerFileError",

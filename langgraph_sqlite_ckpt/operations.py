@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -41,6 +41,16 @@ class Statement(Operation[T]):
         return self._apply(db)
 
 
+class Writer(Protocol):
+    """What runs operations: the database, or a buffer before it."""
+
+    path: str
+
+    def write(self, operation: Operation[T]) -> T: ...
+
+    def write_all(self, operations: Sequence[Operation[Any]]) -> Sequence[Ticket[Any]]: ...
+
+
 class Ticket(Generic[T]):
     """An operation in the queue, then its outcome."""
 
@@ -59,6 +69,10 @@ class Ticket(Generic[T]):
         self.done = True
         if self.error is None:
             self.operation.committed()
+
+    def acknowledge(self, value: T) -> None:
+        """Somebody else sees to it that it gets to the disk."""
+        self._value, self.done = [value], True
 
     def result(self) -> T:
         if self.error is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
 import os
 import random
+import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -27,8 +31,9 @@ from langgraph_sqlite_ckpt.blobs import Limits, Recent
 from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
-from langgraph_sqlite_ckpt.file import normalise_path
-from langgraph_sqlite_ckpt.operations import Operation, Statement
+from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
+from langgraph_sqlite_ckpt.flush import Buffer, Flush
+from langgraph_sqlite_ckpt.operations import Operation, Statement, Writer
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
 from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
@@ -41,7 +46,8 @@ class SqliteSaver(Upkeep, AsyncContract):
         graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
 
     Works as it is, as `with`, and as `async with`. One object serves any number of threads, event loops and graphs, and
-    any number of processes may have savers on one file. When `put` or `put_writes` returns, the data is on disk.
+    any number of processes may have savers on one file. When `put` or `put_writes` returns, the data is on disk (or, with
+    `flush=`, waits for it).
     `copy.copy` and `with_allowlist` share the file: closing one closes all. After `fork()` both processes go on.
 
     Args:
@@ -53,6 +59,7 @@ class SqliteSaver(Upkeep, AsyncContract):
             process, but a power cut can lose the last commits; faster, as no commit waits for the disk.
         busy_timeout: Seconds to wait for another process's write lock before `BusyError`.
         read_only: Never write to the file; writing calls raise `ReadOnlyError`. (SQLite may leave an empty -wal beside it.)
+        flush: How often to write to the file, and so what a crash can lose (`Flush`). Default: each `put` at once.
         keep_last: Keep no more than the last so many checkpoints of each thread (and what they need): older ones go with
             each put. Default: keep all.
 
@@ -71,6 +78,7 @@ class SqliteSaver(Upkeep, AsyncContract):
         busy_timeout: float = 30.0,
         read_only: bool = False,
         keep_last: int | None = None,
+        flush: Flush | None = None,
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
@@ -80,10 +88,13 @@ class SqliteSaver(Upkeep, AsyncContract):
         if not isinstance(busy_timeout, (int, float)) or isinstance(busy_timeout, bool) or not busy_timeout >= 0:
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
         require_keep_last(keep_last)
+        if flush is not None and not isinstance(flush, Flush):
+            raise InvalidRequest(f"flush is a Flush(steps=..., seconds=..., nodes=...), not {flush!r:.80}")
         super().__init__(serde=serde or SafeSerializer(allowed))
         self._shared = Shared(
             Database(normalise_path(path), synchronous=synchronous, busy_timeout=busy_timeout, read_only=read_only),
             keep_last,
+            flush,
         )
 
     @classmethod
@@ -94,8 +105,22 @@ class SqliteSaver(Upkeep, AsyncContract):
     # --- lifetime ---
 
     def close(self) -> None:
-        """Close the file; queued operations are finished first. Again is fine; any other call then raises `ClosedError`."""
+        """Close the file; queued operations are finished first, and what waits in memory (`flush=`) is written.
+
+        Again is fine; any other call then raises `ClosedError`. If what waits cannot be written it raises, and stays open.
+        """
         self._shared.close()
+
+    def flush(self) -> None:
+        """Write what `flush=` lets wait in memory, of all threads. On return it is on disk.
+
+        Raises:
+            StorageError: SQLite could not do it; what waits is kept, and tried again with the next call.
+        """
+        self._shared.flush()
+
+    async def aflush(self) -> None:
+        await asyncio.to_thread(self.flush)
 
     def __enter__(self) -> SqliteSaver:
         return self
@@ -141,7 +166,7 @@ class SqliteSaver(Upkeep, AsyncContract):
         """
         place, checkpoint_id = _address(config)
         recent = self._shared.store.recent
-        with self._shared.database.read() as db:
+        with self._shared.read(place.thread_id) as db:
             one = fetch_one(db, recent, place.thread_id, place.checkpoint_ns, checkpoint_id)
         return None if one is None else decode_one(self.serde, recent, one)
 
@@ -169,7 +194,7 @@ class SqliteSaver(Upkeep, AsyncContract):
         if limit is not None and limit < 0:
             raise InvalidRequest(f"limit must not be negative: {limit}")
         query = listing.Query(*_scope(config), filter=filter, before=_before(before), limit=limit)
-        return listing.tuples(self._shared.database, self.serde, query)
+        return listing.tuples(partial(self._shared.read, query.thread_id), self.serde, query)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -181,7 +206,7 @@ class SqliteSaver(Upkeep, AsyncContract):
         for channel in channels:
             if not isinstance(channel, str):
                 raise InvalidRequest(f"channels are names, not {channel!r:.80}")
-        with self._shared.database.read() as db:
+        with self._shared.read(place.thread_id) as db:
             stored = history.fetch(db, place.thread_id, place.checkpoint_ns, checkpoint_id, channels)
         return history.empty(channels) if stored is None else history.decode(self.serde, stored)
 
@@ -194,7 +219,8 @@ class SqliteSaver(Upkeep, AsyncContract):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint whose parent is the one that `config` names. On return it is on disk.
+        """Store a checkpoint whose parent is the one that `config` names. On return it is on disk (with
+        `flush=` it may wait for it).
 
         A checkpoint that is put again keeps its place in the order, and its pending writes.
 
@@ -206,21 +232,21 @@ class SqliteSaver(Upkeep, AsyncContract):
             StorageError: SQLite could not do it (`BusyError`, `DiskFullError`, ...).
         """
         operation, stored = self._put(config, checkpoint, metadata, new_versions)
-        self._shared.database.write(operation)
+        self._shared.writer.write(operation)
         return stored
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task wrote, all or nothing, also before its checkpoint is there. On return it is on disk.
+        """Store what a task wrote, all or nothing, also before its checkpoint is there. On return as with `put`.
 
         Row by row: special channels (errors, interrupts, resumes) replace, ordinary ones keep the first.
         """
-        self._shared.database.write(self._put_writes(config, writes, task_id, task_path))
+        self._shared.writer.write(self._put_writes(config, writes, task_id, task_path))
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with all its namespaces, in one transaction. One that is not there is fine."""
-        self._shared.database.write(self._delete_thread(thread_id))
+        self._shared.writer.write(self._delete_thread(thread_id))
         self._tidy()
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -228,7 +254,7 @@ class SqliteSaver(Upkeep, AsyncContract):
 
         Ancestors that the DeltaChannels of other runs need are kept.
         """
-        self._shared.database.write(self._delete_for_runs(run_ids))
+        self._shared.writer.write(self._delete_for_runs(run_ids))
         self._tidy()
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -237,7 +263,7 @@ class SqliteSaver(Upkeep, AsyncContract):
         Raises:
             InvalidRequest: There is no such source, or the target exists.
         """
-        self._shared.database.write(self._copy_thread(source_thread_id, target_thread_id))
+        self._shared.writer.write(self._copy_thread(source_thread_id, target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Prune threads, all in one transaction.
@@ -247,7 +273,7 @@ class SqliteSaver(Upkeep, AsyncContract):
             strategy: "keep_latest": the newest checkpoint of each namespace, with its pending writes and the ancestors
                 that its DeltaChannels need; finished subgraph calls go. "delete": whole threads.
         """
-        self._shared.database.write(self._prune(thread_ids, strategy))
+        self._shared.writer.write(self._prune(thread_ids, strategy))
         self._tidy()
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  # LangGraph still passes it
@@ -318,9 +344,11 @@ class SqliteSaver(Upkeep, AsyncContract):
 class Shared:
     """All of a saver but its serde: what its copies have in common."""
 
-    def __init__(self, database: Database, keep_last: int | None) -> None:
+    def __init__(self, database: Database, keep_last: int | None, flush: Flush | None) -> None:
         self.database = database
         self._keep_last = keep_last
+        # A private memory ends with its process anyway, and its readers would wait for a flush under way.
+        self._policy = flush if database.path != MEMORY and not database.read_only else None
         self.database.renew = self._renew
         self._renew()
 
@@ -328,15 +356,30 @@ class Shared:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
         limits = Limits()
         self.store = Store(self.database, Recent(limits.cache), limits, self._keep_last)
-        self.courier = Courier(self.database)
+        self._buffer = Buffer(self.database, self._policy) if self._policy is not None else None
+        self.writer: Writer = self._buffer or self.database
+        self.courier = Courier(self.writer)
+
+    def read(self, thread_id: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
+        """A view of the file with all that was acknowledged, of this thread or of all, in it."""
+        self.flush(thread_id)
+        return self.database.read()
+
+    def flush(self, thread_id: str | None = None) -> None:
+        if self._buffer is not None:
+            self._buffer.flush(thread_id)
 
     def close(self) -> None:
+        if self._buffer is not None:
+            self._buffer.close()
         self.database.close()
         self.courier.halt()
 
     def __del__(self) -> None:
         if hasattr(self, "courier"):
             self.courier.halt()
+            if self._buffer is not None:
+                self._buffer.part()
 
 
 # --- ids, normalised in one place ---
