@@ -12,7 +12,9 @@ To read the code, start at the top; imports point down this list only:
     verification  every row is what was written
     overview   threads, runs and sizes, without reading a value
     listing    config + filter + before + limit -> pages of checkpoints
-    flush      when buffered checkpoints go to disk
+    buffer     what a graph puts may wait in memory, and goes to disk together
+    keeper     who looks after a buffer between two calls, and at exit
+    flush      how often to save: the policy, and what never waits
     writing    put and put_writes as operations
     retention  delete, prune, copy: what stays always loads
     history    the ancestor walk for DeltaChannel

@@ -28,11 +28,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph_sqlite_ckpt import history, listing, retention
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
+from langgraph_sqlite_ckpt.buffer import Buffer
 from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
-from langgraph_sqlite_ckpt.flush import Buffer, Flush
+from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.operations import Operation, Statement, Writer
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer

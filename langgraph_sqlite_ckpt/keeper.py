@@ -1,0 +1,68 @@
+"""Who looks after a buffer between two calls, and when the interpreter ends."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from langgraph_sqlite_ckpt.buffer import Buffer
+
+_AT_EXIT = 10.0  # seconds for which the interpreter's exit waits for the disk
+
+
+class Keeper:
+    """A thread that looks after a buffer, which it does not keep alive; nor the process."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        # A bare lock, held until somebody rings: unlike threading.Event it cannot be left locked by a Ctrl-C.
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._last: list[Buffer] = []
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self._buffer = weakref.ref(buffer, lambda _: self.ring())
+        threading.Thread(target=self._run, name="SqliteSaver flush", daemon=True).start()
+
+    def ring(self) -> None:
+        with suppress(RuntimeError):  # it rings already
+            self._bell.release()
+
+    def part(self, buffer: Buffer) -> None:
+        self._last.append(buffer)
+        self.ring()
+
+    def wait(self, seconds: float) -> None:
+        """Until its thread has ended."""
+        if self._ended.acquire(timeout=seconds):
+            self._ended.release()
+
+    def _run(self) -> None:
+        patience: float | None = 0.0
+        while patience is not None:
+            self._bell.acquire(timeout=min(patience, threading.TIMEOUT_MAX))
+            patience = self._round()
+        self._last.clear()
+        self._ended.release()
+
+    def _round(self) -> float | None:
+        buffer = self._buffer()
+        return None if buffer is None else buffer.look_after()
+
+
+KEPT: weakref.WeakSet[Buffer] = weakref.WeakSet()
+
+
+def _part_from_all() -> None:
+    """The interpreter ends in good order: what waits is written, in a bounded time, and nothing waits from now on."""
+    keepers = [keeper for buffer in tuple(KEPT) if (keeper := buffer.part()) is not None]
+    deadline = time.monotonic() + _AT_EXIT
+    for keeper in keepers:
+        keeper.wait(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_part_from_all)
