@@ -117,9 +117,9 @@ class Flushing:
 
     def drop(self, put: Put, error: BaseException) -> None:
         """It can never be stored; all others can."""
-        if put in self.waiting:
-            self.waiting = [other for other in self.waiting if other is not put]
-            self.has_lost = True
+        left = [other for other in self.waiting if other is not put]
+        if len(left) < len(self.waiting):
+            self.waiting, self.has_lost = left, True
             self.fail(error)
         for ticket in self.arrived:
             if ticket.operation is put:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 import time
 import weakref
@@ -22,11 +24,13 @@ class Keeper:
         # A bare lock, held until somebody rings: unlike threading.Event it cannot be left locked by a Ctrl-C.
         self._bell = threading.Lock()
         self._bell.acquire()
+        self._process = os.getpid()
         self._last: list[Buffer] = []
         self._ended = threading.Lock()
         self._ended.acquire()
         self._buffer = weakref.ref(buffer, lambda _: self.ring())
         threading.Thread(target=self._run, name="SqliteSaver flush", daemon=True).start()
+        _also_at_the_end_of_a_child()
 
     def ring(self) -> None:
         with suppress(RuntimeError):  # it rings already
@@ -37,17 +41,19 @@ class Keeper:
         self.ring()
 
     def wait(self, seconds: float) -> None:
-        """Until its thread has ended."""
-        if self._ended.acquire(timeout=seconds):
+        """Until its thread has ended, which a forked child does not have."""
+        if self._process == os.getpid() and self._ended.acquire(timeout=seconds):
             self._ended.release()
 
     def _run(self) -> None:
         patience: float | None = 0.0
-        while patience is not None:
-            self._bell.acquire(timeout=min(patience, threading.TIMEOUT_MAX))
-            patience = self._round()
-        self._last.clear()
-        self._ended.release()
+        try:
+            while patience is not None:
+                self._bell.acquire(timeout=min(patience, threading.TIMEOUT_MAX))
+                patience = self._round()
+        finally:
+            self._last.clear()
+            self._ended.release()
 
     def _round(self) -> float | None:
         buffer = self._buffer()
@@ -66,3 +72,13 @@ def _part_from_all() -> None:
 
 
 atexit.register(_part_from_all)
+_CHILDREN: set[int] = set()
+
+
+def _also_at_the_end_of_a_child() -> None:
+    """Before Python 3.14 the children of `multiprocessing` end without `atexit`, but with finalizers of their own."""
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is None or util is None or process.parent_process() is None or os.getpid() in _CHILDREN:
+        return
+    _CHILDREN.add(os.getpid())
+    util.Finalize(None, _part_from_all, exitpriority=0)

@@ -118,6 +118,7 @@ class SqliteSaver(Upkeep, AsyncContract):
         Raises:
             StorageError: SQLite could not do it; what waits is kept, and tried again with the next call.
         """
+        self._shared.database._require_open()
         self._shared.flush()
 
     async def aflush(self) -> None:
