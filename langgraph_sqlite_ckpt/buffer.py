@@ -412,9 +412,8 @@ class Buffer:
         if self._keeper is not None:
             self._keeper.ring()
 
-    def part(self) -> Keeper | None:
+    def part(self) -> None:
         """Nobody will ask for anything any more: its keeper writes what waits, and ends. Takes no lock, waits for none."""
         self._is_leaving = True
         if self._keeper is not None:
             self._keeper.part(self)
-        return self._keeper

@@ -37,7 +37,9 @@ class Keeper:
             self._bell.release()
 
     def part(self, buffer: Buffer) -> None:
+        """Keeps the buffer alive until all of it is written."""
         self._last.append(buffer)
+        _PARTING.add(self)
         self.ring()
 
     def wait(self, seconds: float) -> None:
@@ -53,21 +55,24 @@ class Keeper:
                 patience = self._round()
         finally:
             self._last.clear()
+            _PARTING.discard(self)
             self._ended.release()
 
     def _round(self) -> float | None:
-        buffer = self._buffer()
+        buffer = self._last[0] if self._last else self._buffer()
         return None if buffer is None else buffer.look_after()
 
 
 KEPT: weakref.WeakSet[Buffer] = weakref.WeakSet()
+_PARTING: set[Keeper] = set()
 
 
 def _part_from_all() -> None:
     """The interpreter ends in good order: what waits is written, in a bounded time, and nothing waits from now on."""
-    keepers = [keeper for buffer in tuple(KEPT) if (keeper := buffer.part()) is not None]
+    for buffer in tuple(KEPT):
+        buffer.part()
     deadline = time.monotonic() + _AT_EXIT
-    for keeper in keepers:
+    for keeper in tuple(_PARTING):
         keeper.wait(max(0.0, deadline - time.monotonic()))
 
 
