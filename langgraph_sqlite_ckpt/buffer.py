@@ -37,6 +37,7 @@ from langgraph_sqlite_ckpt.writing import Put, PutCheckpoint
 T = TypeVar("T")
 
 _HEAVY = 64 * 1024 * 1024  # encoded bytes of one thread, at which they no longer wait
+_MANY = 10_000  # threads in memory, at which those of which nothing waits are forgotten
 _TRY_AGAIN = 1.0  # seconds after a flush in the background that failed, at least
 
 
@@ -172,9 +173,11 @@ class Buffer:
         self._policy = flush
         self._lock = threading.Lock()  # bare, and never held while a file is touched
         self._backlogs: dict[str, Backlog] = {}
+        self._many = _MANY
         self._keeper: Keeper | None = None
         self._closed = False
         self._is_leaving = False
+        self._is_abandoned = False  # nobody has the saver any more
         self._is_done = False
         KEPT.add(self)
 
@@ -236,6 +239,15 @@ class Buffer:
             backlog.users -= 1
             if backlog.is_idle:
                 self._backlogs.pop(backlog.thread_id, None)
+            if len(self._backlogs) > self._many:
+                self._forget_courses()
+
+    def _forget_courses(self) -> None:
+        """Runs that were given up leave nothing but what is known of their way."""
+        for thread_id, backlog in tuple(self._backlogs.items()):
+            if not (backlog.waiting or backlog.users or backlog.lost):
+                del self._backlogs[thread_id]
+        self._many = max(_MANY, 2 * len(self._backlogs))
 
     def _encode(self, backlog: Backlog, tickets: Sequence[Ticket[Any]]) -> list[Ticket[Any]]:
         """Those that can be stored."""
@@ -279,8 +291,7 @@ class Buffer:
     def flush(self, thread_id: str | None = None) -> None:
         """Write what waits, of that thread or of all. On return it is on disk; on an error it waits still."""
         with self._lock:
-            among = [self._backlogs.get(thread_id)] if thread_id is not None else list(self._backlogs.values())
-            backlogs = [backlog for backlog in among if backlog is not None and (backlog.waiting or backlog.lost)]
+            backlogs = self._those_that_wait(thread_id)
             for backlog in backlogs:
                 backlog.users += 1
         try:
@@ -292,6 +303,17 @@ class Buffer:
                 self._leave(backlog)
         if errors:
             raise errors[0]
+
+    def _those_that_wait(self, thread_id: str | None) -> Sequence[Backlog]:
+        if thread_id is None:
+            return [backlog for backlog in self._backlogs.values() if backlog.waiting or backlog.lost]
+        backlog = self._backlogs.get(thread_id)
+        if backlog is None:
+            return []
+        backlog.course.forget()
+        if backlog.is_idle:
+            del self._backlogs[thread_id]
+        return [backlog]
 
     def _lost(self, backlog: Backlog) -> BaseException | None:
         lost, backlog.lost = backlog.lost, None
@@ -358,6 +380,8 @@ class Buffer:
         if self._is_leaving:
             self._flush_quietly(math.inf)
             self._warn_of_what_is_left()
+            if self._is_abandoned:
+                self._database.close()
             return None
         if self._policy.seconds is None:
             return math.inf
@@ -412,8 +436,9 @@ class Buffer:
         if self._keeper is not None:
             self._keeper.ring()
 
-    def part(self) -> None:
-        """Nobody will ask for anything any more: its keeper writes what waits, and ends. Takes no lock, waits for none."""
+    def part(self, *, abandoned: bool = False) -> None:
+        """From now on nothing waits. Its keeper writes what does, and ends. Takes no lock, as it may be called anywhere."""
         self._is_leaving = True
+        self._is_abandoned = abandoned
         if self._keeper is not None:
             self._keeper.part(self)

@@ -192,7 +192,9 @@ class Database:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(f"SqliteSaver on {self.path} was never closed", ResourceWarning, stacklevel=2)
-            self._close_connections()
+            if self._writing.acquire(blocking=False):  # else a buffer's last words are on their way, and it closes them
+                self._close_connections()
+                self._writing.release()
 
     # --- reading ---
 

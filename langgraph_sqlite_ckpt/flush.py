@@ -75,15 +75,27 @@ class Course:
     def is_known(self) -> bool:
         return bool(self._quiet)
 
+    def forget(self) -> None:
+        """Somebody reads the thread: a run may begin, from wherever others have brought it."""
+        self._quiet.clear()
+
     def is_urgent(self, put: Put) -> bool:
         """To be asked for each operation, in order."""
-        known = put.follows is None or put.follows in self._quiet.get(put.place.checkpoint_ns, ())
         if isinstance(put, PutCheckpoint):
+            known = put.follows is None or put.follows in self._latest(put)
             return self._after(put) or not known
         if isinstance(put, PutWrites) and _is_about_people(put):
             self._quiet.clear()
             return True
-        return not known
+        return not self._is_under_way(put)
+
+    def _is_under_way(self, put: Put) -> bool:
+        """Also a task's writes that come before their checkpoint, as they may with LangGraph's durability "async"."""
+        latest, follows = self._latest(put), put.follows
+        return follows is not None and (follows in latest or follows > max(latest, default=follows))
+
+    def _latest(self, put: Put) -> Collection[str]:
+        return self._quiet.get(put.place.checkpoint_ns, ())
 
     def _after(self, put: PutCheckpoint) -> bool:
         is_root = not put.place.checkpoint_ns

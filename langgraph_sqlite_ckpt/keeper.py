@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import threading
@@ -28,7 +29,7 @@ class Keeper:
         self._last: list[Buffer] = []
         self._ended = threading.Lock()
         self._ended.acquire()
-        self._buffer = weakref.ref(buffer, lambda _: self.ring())
+        self._buffer = weakref.ref(buffer)
         threading.Thread(target=self._run, name="SqliteSaver flush", daemon=True).start()
         _also_at_the_end_of_a_child()
 
@@ -60,7 +61,7 @@ class Keeper:
 
     def _round(self) -> float | None:
         buffer = self._last[0] if self._last else self._buffer()
-        return None if buffer is None else buffer.look_after()
+        return math.inf if buffer is None else buffer.look_after()  # it is being collected: `part` comes next
 
 
 KEPT: weakref.WeakSet[Buffer] = weakref.WeakSet()

@@ -381,7 +381,7 @@ class Shared:
         if hasattr(self, "courier"):
             self.courier.halt()
             if self._buffer is not None:
-                self._buffer.part()
+                self._buffer.part(abandoned=True)
 
 
 # --- ids, normalised in one place ---
