@@ -16,6 +16,9 @@ To read the code, start at the top; imports point down this list only:
     verification  every row is what was written
     overview   threads, runs and sizes, without reading a value
     listing    config + filter + before + limit -> pages of checkpoints
+    buffer     what a graph puts may wait in memory, and goes to disk together
+    keeper     who looks after a buffer between two calls, and at exit
+    flush      how often to save: the policy, and what never waits
     writing    put and put_writes as operations
     retention  delete, prune, copy: what stays always loads
     history    the ancestor walk for DeltaChannel
@@ -57,6 +60,7 @@ from langgraph_sqlite_ckpt.errors import (
     StorageError,
     ThreadBusy,
 )
+from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
 from langgraph_sqlite_ckpt.recovery import Recovered
 from langgraph_sqlite_ckpt.saver import SqliteSaver
@@ -83,6 +87,7 @@ __all__ = [
     "EffectNotDone",
     "EffectRunning",
     "EncodeError",
+    "Flush",
     "ForeignFileError",
     "InvalidRequest",
     "NewerFileError",

@@ -32,9 +32,8 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.errors import ClosedError
-from langgraph_sqlite_ckpt.operations import Company, Operation, Ticket, Turn
+from langgraph_sqlite_ckpt.operations import Company, Operation, Ticket, Turn, Writer
 
 T = TypeVar("T")
 
@@ -94,8 +93,8 @@ class Outcome(NamedTuple):
 class Courier:
     """Carries operations from event loops to the two threads, and outcomes back."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
         self._posting = Turn()  # nothing is posted behind the end of a thread
         self._workers: dict[str, Worker] = {}
         self._halted = False
@@ -130,7 +129,7 @@ class Courier:
 
     def _thread(self, name: str) -> Worker:
         if self._halted:
-            raise ClosedError(f"{self._database.path}: this saver was closed; make a new one")
+            raise ClosedError(f"{self._writer.path}: this saver was closed; make a new one")
         if name not in self._workers:
             self._workers[name] = Worker()
         return self._workers[name]
@@ -142,7 +141,7 @@ class Courier:
         gathered = [self._inbox.popleft() for _ in range(len(self._inbox))]
         awaited = [(operation, future) for operation, future in gathered if not future.cancelled()]
         try:
-            tickets = self._database.write_all([operation for operation, _ in awaited])
+            tickets = self._writer.write_all([operation for operation, _ in awaited])
         except BaseException as error:
             _report([Outcome(future, error=error) for _, future in awaited])
             raise

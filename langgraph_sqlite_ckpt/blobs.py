@@ -15,6 +15,7 @@ back far enough); always the last version (reading 2,000 steps takes 2,000 hops)
 
 from __future__ import annotations
 
+import sys
 import threading
 import zlib
 from collections import OrderedDict
@@ -247,6 +248,49 @@ class Recent:
     def forget(self, key: Key) -> None:
         with self._lock:
             self._size -= _weight(self._channels.pop(key, {}))
+
+    def known(self, key: Key) -> Mapping[int, Value]:
+        """By position."""
+        with self._lock:
+            return dict(self._channels.get(key, {}))
+
+
+class Ahead(Recent):
+    """What memory is to know once a transaction is committed. Until then nobody else sees it: after a rollback SQLite gives
+    its blob ids away again.
+    """
+
+    def __init__(self, behind: Recent) -> None:
+        super().__init__(limit=sys.maxsize)
+        self._behind = behind
+        self._new: list[tuple[Key, Value]] = []
+
+    def newest(self, key: Key) -> Value | None:
+        self._look_behind(key)
+        return super().newest(key)
+
+    def at(self, key: Key, position: int) -> Value | None:
+        self._look_behind(key)
+        return super().at(key, position)
+
+    def remember(self, key: Key, value: Value) -> None:
+        self._look_behind(key)
+        super().remember(key, value)
+        self._new.append((key, value))
+
+    def forget(self, key: Key) -> None:
+        self._behind.forget(key)
+        self._channels[key] = {}
+        self._new = [(other, value) for other, value in self._new if other != key]
+
+    def _look_behind(self, key: Key) -> None:
+        if key not in self._channels:
+            self._channels[key] = dict(self._behind.known(key))
+
+    def catch_up(self) -> None:
+        """It is committed."""
+        for key, value in self._new:
+            self._behind.remember(key, value)
 
 
 def _weight(values: Mapping[int, Value]) -> int:

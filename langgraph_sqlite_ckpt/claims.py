@@ -14,9 +14,8 @@ from types import TracebackType
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.aio import Courier
 from langgraph_sqlite_ckpt.custody import Owner, custody_of
-from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.errors import ClosedError, InvalidRequest, ThreadBusy
-from langgraph_sqlite_ckpt.operations import Operation
+from langgraph_sqlite_ckpt.operations import Operation, Writer
 from langgraph_sqlite_ckpt.tables import Custody
 
 Check = Callable[[sqlite3.Connection, str], Custody]
@@ -58,7 +57,7 @@ class Claim:
 
     def __init__(
         self,
-        database: Database,
+        writer: Writer,
         courier: Courier,
         owner: Owner,
         thread_id: str,
@@ -69,7 +68,7 @@ class Claim:
         self.thread_id = thread_id
         self.attempts = 0  # of `recover`, this one included
         self._check = check
-        self._database, self._courier, self._owner = database, courier, owner
+        self._writer, self._courier, self._owner = writer, courier, owner
         self._timeout = timeout
         self._number: int | None = None
         self._process = os.getpid()
@@ -77,7 +76,7 @@ class Claim:
     def __enter__(self) -> Claim:
         for pause in self._pauses():
             try:
-                self.attempts = self._database.write(self._claiming()).attempts
+                self.attempts = self._writer.write(self._claiming()).attempts
                 return self
             except ThreadBusy:
                 if pause is None:
@@ -127,7 +126,7 @@ class Claim:
     def _let_go(self) -> None:
         if (releasing := self._releasing()) is not None:
             with suppress(ClosedError):  # then it has ended already
-                self._database.write(releasing)
+                self._writer.write(releasing)
 
     async def _alet_go(self) -> None:
         """Also where the task is being cancelled: what was sent off is done."""

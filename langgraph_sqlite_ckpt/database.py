@@ -24,6 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -50,6 +51,7 @@ _JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024  # bytes to which the -wal is cut back onc
 # syncing a file that grows costs twice as much as writing over one, so a short -wal is faster.
 _WAL_PAGES = 256
 _PREPARES = 10
+_PATIENCE = 1.0  # seconds that a statement waits for others which may as well not happen
 _LONGEST_WAIT = 2_000_000.0  # seconds; SQLite counts milliseconds in 31 bits
 
 
@@ -175,18 +177,19 @@ class Database:
         else:
             self._writer = db
 
-    def close(self) -> None:
-        """What is queued is written first. Again is fine.
+    def close(self, last_word: Callable[[sqlite3.Connection], object] | None = None) -> None:
+        """What is queued is written first, then the `last_word`, if nobody is in the way. Again is fine.
 
         In a signal handler that interrupted a call of ours on this very thread: as soon as that call is through.
         """
-        self._writing.in_time(lambda: self._reading.in_time(self._close))
+        close = partial(self._writing.take, partial(self._write_and_close, last_word))
+        self._writing.in_time(lambda: self._reading.in_time(close))
 
-    def _close(self) -> None:
-        self._writing.take(self._write_and_close)
-
-    def _write_and_close(self) -> None:
+    def _write_and_close(self, last_word: Callable[[sqlite3.Connection], object] | None) -> None:
         self._run_queue()
+        if last_word is not None:
+            with suppress(CheckpointError):
+                self._maintain(last_word, _PATIENCE)
         self._reading.take(self._mark_closed)
 
     def _mark_closed(self) -> None:
@@ -207,7 +210,7 @@ class Database:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(f"SqliteSaver on {self.path} was never closed", ResourceWarning, stacklevel=2)
-            self._close_connections()
+            self._writing.take_if_free(self._close_connections, 0)  # else a buffer is writing still, and closes them
 
     # --- reading ---
 
@@ -323,14 +326,14 @@ class Database:
             if patience is not None:
                 _wait_for_others(db, self._busy_timeout)
 
-    def write_if_free(self, work: Callable[[sqlite3.Connection], object], *, patience: float = 1.0) -> None:
-        """A statement that may as well not happen: where something is in the way for longer than so many seconds."""
+    def write_if_free(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """A statement that may as well not happen: where something is in the way for longer than a second."""
 
         def write() -> None:
             with suppress(CheckpointError):
-                self._maintain(work, patience)
+                self._maintain(work, _PATIENCE)
 
-        self._writing.take_if_free(write, patience)
+        self._writing.take_if_free(write, _PATIENCE)
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:

@@ -8,7 +8,9 @@ then items are decoded and given out one by one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +18,11 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import tables
-from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import decode_metadata, storable_text
 from langgraph_sqlite_ckpt.reading import Page, fetch_page
+
+Read = Callable[[], AbstractContextManager[sqlite3.Connection]]
+"""Begins one consistent view of the file."""
 
 _FIRST_PAGE, _LARGEST_PAGE, _METADATA_PAGE = 8, 128, 1000
 _HEAVY = 4 * 1024 * 1024  # bytes of stored values in a page, after which the next ones are shorter
@@ -60,21 +64,21 @@ class Where:
         return "WHERE " + " AND ".join(self.conditions) if self.conditions else ""
 
 
-def tuples(database: Database, serde: SerializerProtocol, query: Query) -> Iterator[CheckpointTuple]:
+def tuples(read: Read, serde: SerializerProtocol, query: Query) -> Iterator[CheckpointTuple]:
     """Decodes an item when it is asked for; a damaged one raises when it is reached."""
-    for page in _pages(database, serde, query):
+    for page in _pages(read, serde, query):
         for fetched in page.fetched:
             yield fetched.decoded(serde, page.chain)
 
 
-def _pages(database: Database, serde: SerializerProtocol, query: Query) -> Iterator[Page]:
+def _pages(read: Read, serde: SerializerProtocol, query: Query) -> Iterator[Page]:
     left, size = query.limit, _FIRST_PAGE
-    where = _where(database, query)
-    matching = _matching(database, serde, query.filter, where) if query.filter else None
+    where = _where(read, query)
+    matching = _matching(read, serde, query.filter, where) if query.filter else None
     last: int | None = None
     while left is None or left > 0:
         wanted = size if left is None else min(size, left)
-        page = _page(database, where, last, wanted) if matching is None else _chosen(database, matching, wanted)
+        page = _page(read, where, last, wanted) if matching is None else _chosen(read, matching, wanted)
         if page is None:
             return
         yield page
@@ -84,30 +88,30 @@ def _pages(database: Database, serde: SerializerProtocol, query: Query) -> Itera
         size = min(size * 2, _LARGEST_PAGE) if page.chain.stored < _HEAVY else max(1, size // 4)
 
 
-def _page(database: Database, where: Where, last: int | None, limit: int) -> Page | None:
+def _page(read: Read, where: Where, last: int | None, limit: int) -> Page | None:
     if last is not None:
         where = where.also("c.seq < ?", last)
-    with database.read() as db:
+    with read() as db:
         rows = tables.select_checkpoints(db, where.sql, where.parameters, limit)
         return fetch_page(db, rows) if rows else None
 
 
-def _chosen(database: Database, matching: Iterator[int], limit: int) -> Page | None:
+def _chosen(read: Read, matching: Iterator[int], limit: int) -> Page | None:
     """The next checkpoints that passed the filter; one deleted in between is simply not there any more."""
     seqs = [seq for _, seq in zip(range(limit), matching, strict=False)]
     if not seqs:
         return None
     chosen = Where().also("c.seq IN (SELECT value FROM json_each(?))", json.dumps(seqs))
-    with database.read() as db:
+    with read() as db:
         return fetch_page(db, tables.select_checkpoints(db, chosen.sql, chosen.parameters, limit))
 
 
-def _matching(database: Database, serde: SerializerProtocol, wanted: Mapping[str, Any], where: Where) -> Iterator[int]:
+def _matching(read: Read, serde: SerializerProtocol, wanted: Mapping[str, Any], where: Where) -> Iterator[int]:
     """Looks through the metadata alone, a page at a time."""
     size, last = 64, None
     while True:
         narrowed = where if last is None else where.also("c.seq < ?", last)
-        with database.read() as db:
+        with read() as db:
             rows = tables.select_metadata(db, narrowed.sql, narrowed.parameters, size)
         for row in rows:
             metadata = decode_metadata(serde, row)
@@ -118,11 +122,11 @@ def _matching(database: Database, serde: SerializerProtocol, wanted: Mapping[str
         last, size = rows[-1].seq, _METADATA_PAGE
 
 
-def _where(database: Database, query: Query) -> Where:
+def _where(read: Read, query: Query) -> Where:
     where = _narrowed(_scope(query), query.filter or {})
     if query.checkpoint_id is not None:
         where = where.also("c.checkpoint_id = ?", query.checkpoint_id)
-    return _bounded(database, where, query, query.before) if query.before is not None else where
+    return _bounded(read, where, query, query.before) if query.before is not None else where
 
 
 def _scope(query: Query) -> Where:
@@ -157,14 +161,14 @@ def _narrowed(scope: Where, wanted: Mapping[str, Any]) -> Where:
     return where
 
 
-def _bounded(database: Database, where: Where, query: Query, before: Before) -> Where:
+def _bounded(read: Read, where: Where, query: Query, before: Before) -> Where:
     """By commit where the bound lies in what is listed; else, as LangGraph's replay asks of a subgraph, by id."""
     found = _scope(query).also("c.checkpoint_id = ?", before.checkpoint_id)
     if before.thread_id is not None:
         found = found.also("n.thread_id = ?", before.thread_id)
     if before.checkpoint_ns is not None:
         found = found.also("n.checkpoint_ns = ?", before.checkpoint_ns)
-    with database.read() as db:
+    with read() as db:
         rows = tables.select_metadata(db, found.sql, found.parameters, 1)
     if rows:
         return where.also("c.seq < ?", rows[0].seq)

@@ -178,11 +178,8 @@ class Once(BaseCheckpointSaver[str]):
         return Call(self._shared.store, serde, spot_of(configurable, require_name(name)), on_doubt)
 
     def _look(self, call: Call) -> bool:
-        self._write_out(call.spot.thread_id)
+        self._shared.flush(call.spot.thread_id)  # a policy may keep the step back
         return call.look()
-
-    def _write_out(self, thread_id: str) -> None:
-        """What this saver still keeps back of a thread, to the disk. Nothing: each put writes at once."""
 
     def _resolution(self, key: str, happened: bool, result: object) -> Operation[None]:
         return effects.resolution(self._shared.store, self.serde, key, happened=happened, result=result)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from langgraph_sqlite_ckpt.errors import InvalidRequest
 
@@ -47,6 +47,16 @@ class Statement(Operation[T]):
         return self._apply(db)
 
 
+class Writer(Protocol):
+    """What runs operations: the database, or a buffer before it."""
+
+    path: str
+
+    def write(self, operation: Operation[T]) -> T: ...
+
+    def write_all(self, operations: Sequence[Operation[Any]]) -> Sequence[Ticket[Any]]: ...
+
+
 class Ticket(Generic[T]):
     """An operation in the queue, then its outcome."""
 
@@ -65,6 +75,10 @@ class Ticket(Generic[T]):
         self.done = True
         if self.error is None:
             self.operation.committed()
+
+    def acknowledge(self, value: T) -> None:
+        """Somebody else sees to it that it gets to the disk."""
+        self._value, self.done = [value], True
 
     def result(self) -> T:
         if self.error is not None:

@@ -71,7 +71,7 @@ class Recovering:
             ThreadBusy: Somebody else has it, another task or thread of this process included.
         """
         shared = self._shared
-        return Claim(shared.database, shared.courier, shared.owner, str(thread_id), timeout=require_timeout(timeout))
+        return Claim(shared.writer, shared.courier, shared.owner, str(thread_id), timeout=require_timeout(timeout))
 
     def recover(
         self,
@@ -186,7 +186,7 @@ class Recovery:
 
     def _unfinished(self) -> Sequence[Thread]:
         """The oldest first."""
-        with self.shared.database.read() as db:
+        with self.shared.read() as db:
             judged = judge(db)
             found = [thread for status in self.statuses for thread in overview.threads(db, judged, status)]
         return sorted(filter(self._is_ours, found), key=lambda thread: thread.number)
@@ -205,7 +205,7 @@ class Recovery:
             with self._claim(thread) as claim:
                 return self._told(self._resumed(thread, claim.attempts))
         except _TooManyAttempts as given_up:
-            self.shared.database.write(Statement(lambda db: self._abandon(db, thread.thread_id)))
+            self.shared.writer.write(Statement(lambda db: self._abandon(db, thread.thread_id)))
             return self._told(Recovered(thread.thread_id, thread.run_id, "abandoned", given_up.attempts))
         except ThreadBusy:
             return None
@@ -264,7 +264,7 @@ class Recovery:
 
     def _claim(self, thread: Thread) -> Claim:
         shared = self.shared
-        return Claim(shared.database, shared.courier, shared.owner, thread.thread_id, check=self._count_attempt)
+        return Claim(shared.writer, shared.courier, shared.owner, thread.thread_id, check=self._count_attempt)
 
     def _count_attempt(self, db: sqlite3.Connection, thread_id: str) -> Custody:
         """The thread's custody with one attempt more.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import copy
 import math
 import os
 import random
+import sqlite3
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -26,13 +30,15 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph_sqlite_ckpt import history, listing, retention
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
+from langgraph_sqlite_ckpt.buffer import Buffer
 from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
 from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
-from langgraph_sqlite_ckpt.file import normalise_path
+from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
+from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.once import Once
-from langgraph_sqlite_ckpt.operations import Operation, Statement
+from langgraph_sqlite_ckpt.operations import Operation, Statement, Writer
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.recovery import Recovering
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
@@ -46,7 +52,8 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
 
     Works as it is, as `with`, and as `async with`. One object serves any number of threads, event loops and graphs, and
-    any number of processes may have savers on one file. When `put` or `put_writes` returns, the data is on disk.
+    any number of processes may have savers on one file. When `put` or `put_writes` returns, the data is on disk (or, with
+    `flush=`, waits for it).
     `copy.copy` and `with_allowlist` share the file: closing one closes all. After `fork()` both processes go on.
 
     Args:
@@ -58,6 +65,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             process, but a power cut can lose the last commits; faster, as no commit waits for the disk.
         busy_timeout: Seconds to wait for another process's write lock before `BusyError`.
         read_only: Never write to the file; writing calls raise `ReadOnlyError`. (SQLite may leave an empty -wal beside it.)
+        flush: How often to write to the file, and so what a crash can lose (`Flush`). Default: each `put` at once.
         keep_last: Keep no more than the last so many checkpoints of each thread (and what they need): older ones go with
             each put. Default: keep all.
 
@@ -76,6 +84,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         busy_timeout: float = 30.0,
         read_only: bool = False,
         keep_last: int | None = None,
+        flush: Flush | None = None,
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
@@ -85,10 +94,13 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         if not isinstance(busy_timeout, (int, float)) or isinstance(busy_timeout, bool) or not busy_timeout >= 0:
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
         require_keep_last(keep_last)
+        if flush is not None and not isinstance(flush, Flush):
+            raise InvalidRequest(f"flush is a Flush(steps=..., seconds=..., nodes=...), not {flush!r:.80}")
         super().__init__(serde=serde or SafeSerializer(allowed))
         self._shared = Shared(
             Database(normalise_path(path), synchronous=synchronous, busy_timeout=busy_timeout, read_only=read_only),
             keep_last,
+            flush,
         )
 
     @classmethod
@@ -99,8 +111,23 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
     # --- lifetime ---
 
     def close(self) -> None:
-        """Close the file; queued operations are finished first. Again is fine; any other call then raises `ClosedError`."""
+        """Close the file; queued operations are finished first, and what waits in memory (`flush=`) is written.
+
+        Again is fine; any other call then raises `ClosedError`. If what waits cannot be written it raises, and stays open.
+        """
         self._shared.close()
+
+    def flush(self) -> None:
+        """Write what `flush=` lets wait in memory, of all threads. On return it is on disk.
+
+        Raises:
+            StorageError: SQLite could not do it; what waits is kept, and tried again with the next call.
+        """
+        self._shared.database._require_open()
+        self._shared.flush()
+
+    async def aflush(self) -> None:
+        await asyncio.to_thread(self.flush)
 
     def __enter__(self) -> SqliteSaver:
         return self
@@ -146,7 +173,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         """
         place, checkpoint_id = _address(config)
         recent = self._shared.store.recent
-        with self._shared.database.read() as db:
+        with self._shared.read(place.thread_id) as db:
             one = fetch_one(db, recent, place.thread_id, place.checkpoint_ns, checkpoint_id)
         return None if one is None else decode_one(self.serde, recent, one)
 
@@ -175,7 +202,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         if not isinstance(filter, (Mapping, type(None))):
             raise InvalidRequest(f"filter is a mapping of metadata keys to values, not {filter!r:.80}")
         query = listing.Query(*_scope(config), filter=filter, before=_before(before), limit=limit)
-        return listing.tuples(self._shared.database, self.serde, query)
+        return listing.tuples(partial(self._shared.read, query.thread_id), self.serde, query)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -186,7 +213,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             return {}
         for channel in channels:
             _channel(channel)
-        with self._shared.database.read() as db:
+        with self._shared.read(place.thread_id) as db:
             stored = history.fetch(db, place.thread_id, place.checkpoint_ns, checkpoint_id, channels)
         return history.empty(channels) if stored is None else history.decode(self.serde, stored)
 
@@ -199,7 +226,8 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint whose parent is the one that `config` names. On return it is on disk.
+        """Store a checkpoint whose parent is the one that `config` names. On return it is on disk (with
+        `flush=` it may wait for it).
 
         A checkpoint that is put again keeps its place in the order, and its pending writes.
 
@@ -211,21 +239,21 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             StorageError: SQLite could not do it (`BusyError`, `DiskFullError`, ...).
         """
         operation, stored = self._put(config, checkpoint, metadata, new_versions)
-        self._shared.database.write(operation)
+        self._shared.writer.write(operation)
         return stored
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task wrote, all or nothing, also before its checkpoint is there. On return it is on disk.
+        """Store what a task wrote, all or nothing, also before its checkpoint is there. On return as with `put`.
 
         Row by row: special channels (errors, interrupts, resumes) replace, ordinary ones keep the first.
         """
-        self._shared.database.write(self._put_writes(config, writes, task_id, task_path))
+        self._shared.writer.write(self._put_writes(config, writes, task_id, task_path))
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with all its namespaces, in one transaction. One that is not there is fine."""
-        self._shared.database.write(self._delete_thread(thread_id))
+        self._shared.writer.write(self._delete_thread(thread_id))
         self._tidy()
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -233,7 +261,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
 
         Ancestors that the DeltaChannels of other runs need are kept.
         """
-        self._shared.database.write(self._delete_for_runs(run_ids))
+        self._shared.writer.write(self._delete_for_runs(run_ids))
         self._tidy()
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -242,7 +270,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         Raises:
             InvalidRequest: There is no such source, or the target exists.
         """
-        self._shared.database.write(self._copy_thread(source_thread_id, target_thread_id))
+        self._shared.writer.write(self._copy_thread(source_thread_id, target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Prune threads, all in one transaction.
@@ -252,7 +280,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             strategy: "keep_latest": the newest checkpoint of each namespace, with its pending writes and the ancestors
                 that its DeltaChannels need; finished subgraph calls go. "delete": whole threads.
         """
-        self._shared.database.write(self._prune(thread_ids, strategy))
+        self._shared.writer.write(self._prune(thread_ids, strategy))
         self._tidy()
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  # LangGraph still passes it
@@ -325,9 +353,11 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
 class Shared:
     """All of a saver but its serde: what its copies have in common."""
 
-    def __init__(self, database: Database, keep_last: int | None) -> None:
+    def __init__(self, database: Database, keep_last: int | None, flush: Flush | None) -> None:
         self.database = database
         self._keep_last = keep_last
+        # A private memory ends with its process anyway, and its readers would wait for a flush under way.
+        self._policy = flush if database.path != MEMORY and not database.read_only else None
         _OPEN.add(self)
         self.database.renew = self._renew
         self._renew()
@@ -339,18 +369,31 @@ class Shared:
         limits = Limits()
         self.owner = Owner(self._start_heart)
         self.store = Store(self.database, Recent(limits.cache), limits, self.owner, self._keep_last)
-        self.courier = Courier(self.database)
+        self._buffer = Buffer(self.database, self._policy) if self._policy is not None else None
+        self.writer: Writer = self._buffer or self.database
+        self.courier = Courier(self.writer)
         self._heart: Heart | None = None
 
     def _start_heart(self) -> None:
         self._heart = Heart(self.database, self.owner)
 
+    def read(self, thread_id: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
+        """A view of the file with all that was acknowledged, of this thread or of all, in it."""
+        self.flush(thread_id)
+        return self.database.read()
+
+    def flush(self, thread_id: str | None = None) -> None:
+        if self._buffer is not None:
+            self._buffer.flush(thread_id)
+
     def close(self) -> None:
-        self.sign_off()
-        self.database.close()
+        if self._buffer is not None:
+            self._buffer.close()
+        self.database.close(self.owner.sign_off if self.owner.registered else None)
         self._end_threads()
 
     def sign_off(self) -> None:
+        """Without closing: the interpreter ends."""
         if self.owner.registered:
             self.database.write_if_free(self.owner.sign_off)
 
@@ -362,6 +405,8 @@ class Shared:
     def __del__(self) -> None:
         if hasattr(self, "courier"):
             self._end_threads()
+            if self._buffer is not None:
+                self._buffer.part(abandoned=True)
 
 
 _OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()

@@ -51,7 +51,7 @@ class Upkeep:
             limit: At most so many.
             after: The last thread of the page before (or its id): pages stay put while threads come and change.
         """
-        with self._shared.database.read() as db:
+        with self._shared.read() as db:
             return overview.threads(db, judge(db), status, updated_before, updated_after, limit, after)
 
     def runs(
@@ -63,12 +63,13 @@ class Upkeep:
         after: Run | None = None,
     ) -> Sequence[Run]:
         """The runs of a thread, or of all, newest first (by when each began). The arguments are those of `threads`."""
-        with self._shared.database.read() as db:
-            return overview.runs(db, judge(db), None if thread_id is None else str(thread_id), status, limit, after)
+        thread = None if thread_id is None else str(thread_id)
+        with self._shared.read(thread) as db:
+            return overview.runs(db, judge(db), thread, status, limit, after)
 
     def stats(self, *, top: int = 20) -> Stats:
         """Sizes of the file, its -wal and its free pages in bytes, counts, and the `top` largest threads and channels."""
-        with self._shared.database.read() as db:
+        with self._shared.read() as db:
             return overview.stats(db, self._shared.database.path, top)
 
     def verify(self) -> Sequence[Problem]:
@@ -76,6 +77,7 @@ class Upkeep:
 
         Reads the whole file, thread by thread; writers go on meanwhile.
         """
+        self._shared.flush()
         return list(verification.verify(self._shared.database))
 
     def sweep(
@@ -101,6 +103,7 @@ class Upkeep:
             Counts of threads and checkpoints, and the bytes of their rows.
         """
         shared = self._shared
+        shared.flush()
         swept = Sweep(idle_for, keep_last, statuses, dry_run, batch).run(shared.database, shared.store.limits)
         self._tidy()
         return swept

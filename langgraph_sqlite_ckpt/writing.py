@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import retention, tables
 from langgraph_sqlite_ckpt.blobs import (
+    Ahead,
     Chain,
     Damaged,
     Key,
@@ -29,7 +32,7 @@ from langgraph_sqlite_ckpt.blobs import (
 from langgraph_sqlite_ckpt.custody import Owner
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_packed, encode_parts, is_inline, storable_text
-from langgraph_sqlite_ckpt.errors import EncodeError, Place
+from langgraph_sqlite_ckpt.errors import EncodeError, Place, StorageError
 from langgraph_sqlite_ckpt.operations import Operation, Stale
 from langgraph_sqlite_ckpt.runs import NOTHING_NEXT, named_run, next_nodes, run_of
 from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, NewBlob, NewCheckpoint, NewWrite, Version
@@ -45,6 +48,49 @@ class Store:
     owner: Owner
     keep_last: int | None = None
     kept: dict[str, int] = field(default_factory=dict)  # by thread, where more than keep_last had to be kept
+    inside: sqlite3.Connection | None = None  # the transaction in which this is used, if it is
+
+    def read(self) -> AbstractContextManager[sqlite3.Connection]:
+        """What is committed; inside a transaction also what that has written."""
+        return self.database.read() if self.inside is None else nullcontext(self.inside)
+
+    def within(self, db: sqlite3.Connection, ahead: Ahead) -> Store:
+        """The same, for several operations in one transaction: `ahead` remembers what is not committed yet."""
+        return replace(self, inside=db, recent=ahead)
+
+
+class Put(Operation[None]):
+    """An operation on one thread. Once encoded it may wait in memory, and is then applied after others (see `flush.py`)."""
+
+    store: Store
+    place: Place
+
+    @property
+    def follows(self) -> str | None:
+        """The checkpoint that it comes after."""
+        raise NotImplementedError
+
+    @property
+    def weight(self) -> int:
+        """Bytes that wait."""
+        raise NotImplementedError
+
+    @property
+    def promises(self) -> Mapping[Key, Version]:
+        """The values that the file holds once this is applied."""
+        return {}
+
+    def encode(self, promised: Mapping[Key, Version]) -> None:
+        """As it is at this moment; nothing of the caller's is looked at later. `promised`: values that come before it."""
+        raise NotImplementedError
+
+    def apply_after(self, db: sqlite3.Connection, store: Store) -> None:
+        """Apply what was encoded, in a transaction in which others went before: `store` is `within` it."""
+        raise NotImplementedError
+
+    def on_disk(self) -> None:
+        """The transaction was committed; the owner takes note."""
+        self.store.owner.wrote()
 
 
 class Draft(NamedTuple):
@@ -55,8 +101,11 @@ class Draft(NamedTuple):
     fresh: bool
 
 
+_TRIES = 3  # in a transaction, where nobody else deletes: the second one fits
+
+
 @dataclass
-class PutCheckpoint(Operation[None]):
+class PutCheckpoint(Put):
     """One checkpoint with the values that changed."""
 
     store: Store
@@ -66,6 +115,9 @@ class PutCheckpoint(Operation[None]):
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]
     new_versions: ChannelVersions
+    _fresh: Mapping[str, Version] = field(init=False)  # channels with a new value
+    _unchanged: Mapping[str, Version] = field(init=False)  # channels whose value the file should have
+    _values: dict[str, tuple[str, bytes]] = field(init=False, default_factory=dict)  # serialised, each once
     _row: NewCheckpoint = field(init=False)
     _drafts: Sequence[Draft] = field(init=False)
     _kept: Mapping[str, Version] = field(init=False)  # channels whose value the file has under that version
@@ -75,11 +127,28 @@ class PutCheckpoint(Operation[None]):
     # --- before the transaction ---
 
     def prepare(self) -> None:
-        beside, fresh, unchanged = self._sort()
-        self._kept, self._same = dict(self._already_stored(unchanged)), {}
-        gaps = {channel: version for channel, version in unchanged.items() if channel not in self._kept}
-        self._drafts = [*self._draft(fresh, fresh=True), *self._draft(gaps, fresh=False)]
+        beside, self._fresh, self._unchanged = self._sort()
+        self._pack_values()
         self._row = self._encode_row(beside)
+
+    def encode(self, promised: Mapping[Key, Version]) -> None:
+        beside, self._fresh, self._unchanged = self._sort()
+        unsure = {name: version for name, version in self._unchanged.items() if promised.get(self._key(name)) != version}
+        for channel in [*self._fresh, *(unsure.keys() - dict(self._already_stored(unsure)).keys())]:
+            self._value(channel)
+        self._row = self._encode_row(beside)
+
+    def _pack_values(self) -> None:
+        """Against those that the file holds now."""
+        self._kept, self._same = dict(self._already_stored(self._unchanged)), {}
+        gaps = {channel: version for channel, version in self._unchanged.items() if channel not in self._kept}
+        self._drafts = [*self._draft(self._fresh, fresh=True), *self._draft(gaps, fresh=False)]
+
+    def _value(self, channel: str) -> tuple[str, bytes]:
+        if channel not in self._values:
+            value = self.checkpoint["channel_values"][channel]
+            self._values[channel] = encode(self.serde, self.place._replace(channel=channel), value)
+        return self._values[channel]
 
     def _sort(self) -> tuple[Mapping[str, Any], dict[str, Version], dict[str, Version]]:
         """The values by where they go: beside the body, into new blobs, or where they are already."""
@@ -107,22 +176,21 @@ class PutCheckpoint(Operation[None]):
             else:
                 unsure[channel] = version
         if unsure:
-            with self.store.database.read() as db:
+            with self.store.read() as db:
                 namespace = tables.find_namespace(db, self.place.thread_id, self.place.checkpoint_ns) or 0
                 heads = tables.blobs_named(db, [(namespace, *item) for item in unsure.items()])
             yield from ((head.channel, unsure[head.channel]) for head in heads if head.type != NO_VALUE)
 
     def _draft(self, versions: Mapping[str, Version], *, fresh: bool) -> Iterator[Draft]:
         for channel, version in versions.items():
-            place = self.place._replace(channel=channel)
-            value = self.checkpoint["channel_values"][channel]
-            kind, raw = encode(self.serde, place, value)
+            kind, raw = self._value(channel)
             newest = self.store.recent.newest(self._key(channel))
             if newest is not None and (newest.version, newest.type, newest.raw) == (version, kind, raw):
                 self._kept, self._same[channel] = {**self._kept, channel: version}, newest.blob  # put again, as it was
                 continue
             packed, base, position = self._pack(channel, raw)
             if len(packed.data) > self.store.limits.value:
+                place = self.place._replace(channel=channel)
                 raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
             yield Draft(
                 NewBlob(channel, version, kind, packed.codec, base, position, *packed[1:3], packed.data), raw, fresh
@@ -185,7 +253,47 @@ class PutCheckpoint(Operation[None]):
     def _key(self, channel: str) -> Key:
         return self.place.thread_id, self.place.checkpoint_ns, channel
 
+    # --- while it waits ---
+
+    @property
+    def follows(self) -> str | None:
+        return self.parent_id
+
+    @property
+    def source(self) -> str | None:
+        return self._row.source
+
+    @property
+    def next(self) -> Sequence[str]:
+        """The nodes due after it."""
+        names: Sequence[str] = json.loads(self._row.next)
+        return names
+
+    @property
+    def weight(self) -> int:
+        return len(self._row.body) + len(self._row.rest or b"") + sum(len(raw) for _, raw in self._values.values())
+
+    @property
+    def promises(self) -> Mapping[Key, Version]:
+        versions = self.checkpoint["channel_versions"]
+        return {self._key(channel): versions[channel] for channel in self._values}
+
     # --- in the transaction ---
+
+    def apply_after(self, db: sqlite3.Connection, store: Store) -> None:
+        own, self.store = self.store, store
+        try:
+            self._apply_packed(db)
+            self._remember()
+        finally:
+            self.store = own
+
+    def _apply_packed(self, db: sqlite3.Connection) -> None:
+        for _ in range(_TRIES):
+            self._pack_values()
+            with suppress(Stale):  # memory was wrong about the file, and has forgotten it
+                return self.apply(db)
+        raise StorageError(f"{self.store.database.path}: values do not fit those that are stored; see verify()")
 
     def apply(self, db: sqlite3.Connection) -> None:
         row, place = self._row, self.place
@@ -256,16 +364,22 @@ class PutCheckpoint(Operation[None]):
     # --- after it ---
 
     def committed(self) -> None:
-        self.store.owner.wrote()
+        self.on_disk()
+        self._remember()
+
+    def on_disk(self) -> None:
+        super().on_disk()
         if not self.place.checkpoint_ns:
             self.store.owner.reached(self.place.thread_id, the_end=self._row.next == NOTHING_NEXT)
+
+    def _remember(self) -> None:
         for blob, draft in self._stored:
             value = Value(blob, draft.blob.version, draft.blob.position, draft.blob.type, draft.raw)
             self.store.recent.remember(self._key(draft.blob.channel), value)
 
 
 @dataclass
-class PutWrites(Operation[None]):
+class PutWrites(Put):
     """What one task wrote. Special channels replace, ordinary ones keep the first, row by row."""
 
     expects_company = True
@@ -280,6 +394,20 @@ class PutWrites(Operation[None]):
 
     def prepare(self) -> None:
         self._rows = [self._encode(idx, channel, value) for idx, (channel, value) in enumerate(self.writes)]
+
+    def encode(self, promised: Mapping[Key, Version]) -> None:  # noqa: ARG002  # a write stands for itself
+        self.prepare()
+
+    @property
+    def follows(self) -> str | None:
+        return self.checkpoint_id
+
+    @property
+    def weight(self) -> int:
+        return sum(len(row.data) for row in self._rows)
+
+    def apply_after(self, db: sqlite3.Connection, store: Store) -> None:  # noqa: ARG002  # likewise
+        self.apply(db)
 
     def _encode(self, idx: int, channel: str, value: Any) -> NewWrite:
         place = self.place._replace(channel=channel)
@@ -296,7 +424,7 @@ class PutWrites(Operation[None]):
         tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
 
     def committed(self) -> None:
-        self.store.owner.wrote()
+        self.on_disk()
 
 
 def _utc(moment: Any) -> str:
@@ -321,7 +449,7 @@ def _number(step: Any) -> int | float | None:
 def recall(store: Store, key: Key) -> Value | None:
     """The newest stored value of a channel with what later versions may lean on, from the file into memory."""
     thread_id, checkpoint_ns, channel = key
-    with store.database.read() as db:
+    with store.read() as db:
         namespace = tables.find_namespace(db, thread_id, checkpoint_ns)
         head = tables.newest_blob(db, namespace, channel) if namespace is not None else None
         rows = tables.chain(db, [head.id]) if head is not None else ()

@@ -10,7 +10,7 @@ from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 from langgraph.checkpoint.conformance.report import CapabilityReport
 
-from langgraph_sqlite_ckpt import SqliteSaver
+from langgraph_sqlite_ckpt import Flush, SqliteSaver
 
 CLAUSES = 81
 
@@ -54,17 +54,21 @@ def test_the_sync_face_leaves_no_async_method_of_ours_in_the_way() -> None:
     assert ours - vars(SyncFace).keys() == set()
 
 
-@pytest.mark.parametrize("path", ["file", ":memory:"])
+@pytest.mark.parametrize(
+    ("path", "flush"),
+    [("file", None), (":memory:", None), ("file", Flush(steps=1000))],
+    ids=["file", ":memory:", "file, buffered"],
+)
 @pytest.mark.parametrize("face", [SqliteSaver, SyncFace], ids=["async", "sync"])
 async def test_every_clause_of_the_conformance_suite_passes(
-    face: Callable[..., SqliteSaver], path: str, tmp_path: Path
+    face: Callable[..., SqliteSaver], path: str, flush: Flush | None, tmp_path: Path
 ) -> None:
     made = 0
 
     async def saver() -> AsyncIterator[SqliteSaver]:
         nonlocal made
         made += 1
-        with face(path if path == ":memory:" else tmp_path / f"{made}.db") as fresh:
+        with face(path if path == ":memory:" else tmp_path / f"{made}.db", flush=flush) as fresh:
             yield fresh
 
     report = await validate(RegisteredCheckpointer(face.__name__, saver))

@@ -219,6 +219,27 @@ def test_a_worker_pool_that_is_killed_again_and_again_finishes_every_run() -> No
     assert out.endswith("states equal those of undisturbed runs, every step is there once: yes\nPASS\n")
 
 
+# frequency
+
+
+def test_each_policy_shows_what_it_costs_and_what_a_kill_loses() -> None:
+    out = run("frequency.py")
+    lost = {name: int(steps) for name, steps in re.findall(r"^(\S.*?) {2,}.* (\d+) steps$", out, re.MULTILINE)}
+    timed = lost.pop("seconds=0.1")
+    assert lost == {
+        "every step": 0,
+        "steps=5": 3,
+        "steps=20": 18,
+        "nodes={'pay'}": 17,
+        "steps=5, nodes={'pay'}": 2,
+    }
+    assert 0 <= timed <= 57
+    commits = {name: int(count) for name, count in re.findall(r"^(\S.*?) {2,}\d+ +(\d+) +\d+ kB +102 ", out, re.MULTILINE)}
+    assert commits.keys() == {*lost, "seconds=0.1"}
+    assert max(commits["steps=5"], commits["nodes={'pay'}"]) * 3 < commits["every step"]
+    assert len(set(re.findall(r"(\d+) kB", out))) == 1
+
+
 # all of them
 
 

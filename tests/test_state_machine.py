@@ -32,8 +32,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED, _DeltaSnapshot
 
-from langgraph_sqlite_ckpt import InvalidRequest, SqliteSaver, tables
+from langgraph_sqlite_ckpt import Flush, InvalidRequest, SqliteSaver, tables
 from langgraph_sqlite_ckpt.blobs import Chain, Limits, Recent
+from langgraph_sqlite_ckpt.flush import Course
 from langgraph_sqlite_ckpt.overview import STATUSES
 from langgraph_sqlite_ckpt.writing import Store
 
@@ -317,9 +318,9 @@ class OneLoop(Face):
 class History(RuleBasedStateMachine):
     """Two saver objects on one file take turns, as two processes would; memory runs beside them."""
 
-    def __init__(self, face: str, limits: Limits | None, versions: str) -> None:
+    def __init__(self, face: str, limits: Limits | None, versions: str, flush: Flush | None = None) -> None:
         super().__init__()
-        self.face, self.limits, self.versions = face, limits, versions
+        self.face, self.limits, self.versions, self.flush = face, limits, versions, flush
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.path = Path(self.folder.name) / "agent.db"
         self.loop = asyncio.new_event_loop()
@@ -333,11 +334,16 @@ class History(RuleBasedStateMachine):
         self.saver = self.savers[0]
 
     def opened(self) -> SqliteSaver:
-        saver = SqliteSaver(self.path, synchronous="normal")
+        saver = SqliteSaver(self.path, synchronous="normal", flush=self.flush)
         if self.limits is not None:
             shared = saver._shared
             shared.store = Store(shared.database, Recent(self.limits.cache), self.limits)
         return saver
+
+    def write_all(self) -> None:
+        """What one of them buffers, the other does not see."""
+        for face in self.savers:
+            face.saver.flush()
 
     def close(self) -> None:
         for face in self.savers:
@@ -354,6 +360,7 @@ class History(RuleBasedStateMachine):
     @rule(action=st.sampled_from(ACTIONS), saver=st.sampled_from([0, 1]), data=st.data())
     def act(self, action: str, saver: int, data: Any) -> None:
         self.draw, self.saver = data.draw, self.savers[saver]
+        self.write_all()
         if self.model.commits or action in ("begin_or_go_on", "writes_come_first"):
             getattr(self, "do_" + action)()
 
@@ -390,11 +397,15 @@ class History(RuleBasedStateMachine):
         in_turn = self.draw(st.booleans())
         for step in self.draw(st.lists(steps(values), min_size=1, max_size=6)):
             parent = self.step(Key(thread, ns, self.next_id()), parent, step)
-            if in_turn:
+            if in_turn and self.flush is None:
                 self.take_turns()
+            if self.flush is None:  # looking would write what waits
+                self.require_same(parent)
+        if self.flush is not None and parent is not None:
             self.require_same(parent)
 
     def take_turns(self) -> None:
+        self.write_all()
         self.saver = self.savers[self.savers.index(self.saver) - 1]
 
     def next_id(self) -> str:
@@ -740,17 +751,24 @@ profile = settings(
 
 @pytest.mark.timeout(0 if EXAMPLES else 170)
 @pytest.mark.parametrize(
-    ("face", "limits", "versions"),
+    ("face", "limits", "versions", "flush"),
     [
-        pytest.param("sync", None, "text", id="sync"),
-        pytest.param("sync", TINY, "text", id="sync, tiny limits"),
-        pytest.param("sync", TINY, "numbers", id="sync, tiny limits, versions that recur on forks"),
-        pytest.param("async", None, "numbers", id="async, versions that recur on forks"),
-        pytest.param("async", TINY, "text", id="async, tiny limits"),
+        pytest.param("sync", None, "text", None, id="sync"),
+        pytest.param("sync", TINY, "text", None, id="sync, tiny limits"),
+        pytest.param("sync", TINY, "numbers", None, id="sync, tiny limits, versions that recur on forks"),
+        pytest.param("async", None, "numbers", None, id="async, versions that recur on forks"),
+        pytest.param("async", TINY, "text", None, id="async, tiny limits"),
+        pytest.param("sync", TINY, "text", Flush(steps=4), id="sync, tiny limits, buffered"),
+        pytest.param("async", TINY, "numbers", Flush(steps=4), id="async, tiny limits, versions that recur, buffered"),
     ],
 )
-def test_any_history_of_calls_reads_as_in_memory(face: str, limits: Limits | None, versions: str) -> None:
-    run_state_machine_as_test(lambda: History(face, limits, versions), settings=profile)
+def test_any_history_of_calls_reads_as_in_memory(
+    monkeypatch: pytest.MonkeyPatch, face: str, limits: Limits | None, versions: str, flush: Flush | None
+) -> None:
+    monkeypatch.setattr(
+        Course, "is_urgent", lambda course, put: False
+    )  # only reads, steps and other operations end the wait
+    run_state_machine_as_test(lambda: History(face, limits, versions, flush), settings=profile)
 
 
 def test_a_version_that_recurs_on_a_fork_means_what_it_was_given_last(path: Path) -> None:
