@@ -15,6 +15,8 @@ Version = Union[str, int, float]
 
 
 class CheckpointRow(NamedTuple):
+    """`parent_id` is None where the parent is hidden: only `ancestors` go on through it."""
+
     seq: int
     namespace: int
     thread_id: str
@@ -262,9 +264,11 @@ class Judged(NamedTuple):
 
 
 _CHECKPOINT = """
-    SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,
-        c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec, c.rest_size, c.rest,
-        c.checksum
+    SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id,
+        nullif(c.parent_id, (SELECT p.checkpoint_id FROM checkpoint p
+            WHERE p.namespace = c.namespace AND p.checkpoint_id = c.parent_id AND p.hidden)),
+        c.run_id, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec,
+        c.rest_size, c.rest, c.checksum
     FROM checkpoint c JOIN namespace n ON n.id = c.namespace
 """
 _BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size"
@@ -325,7 +329,7 @@ def namespace_is_empty(db: sqlite3.Connection, namespace: int) -> bool:
 
 def newest_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str) -> CheckpointRow | None:
     row = db.execute(
-        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? ORDER BY c.seq DESC LIMIT 1",
+        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.hidden = 0 ORDER BY c.seq DESC LIMIT 1",
         (thread_id, checkpoint_ns),
     ).fetchone()
     return CheckpointRow._make(row) if row else None
@@ -333,18 +337,21 @@ def newest_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str) -> Che
 
 def named_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> CheckpointRow | None:
     row = db.execute(
-        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ?",
+        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ? AND c.hidden = 0",
         (thread_id, checkpoint_ns, checkpoint_id),
     ).fetchone()
     return CheckpointRow._make(row) if row else None
 
 
 def latest_checkpoint(db: sqlite3.Connection, namespace: int) -> CheckpointRow | None:
-    row = db.execute(_CHECKPOINT + "WHERE c.namespace = ? ORDER BY c.seq DESC LIMIT 1", (namespace,)).fetchone()
+    row = db.execute(
+        _CHECKPOINT + "WHERE c.namespace = ? AND c.hidden = 0 ORDER BY c.seq DESC LIMIT 1", (namespace,)
+    ).fetchone()
     return CheckpointRow._make(row) if row else None
 
 
 def find_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> CheckpointRow | None:
+    """Hidden or not."""
     row = db.execute(_CHECKPOINT + "WHERE c.namespace = ? AND c.checkpoint_id = ?", (namespace, checkpoint_id)).fetchone()
     return CheckpointRow._make(row) if row else None
 
@@ -368,15 +375,20 @@ def select_metadata(db: sqlite3.Connection, where: str, parameters: Sequence[obj
 
 
 def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
-    """(checkpoint_id, run_id) of every checkpoint, oldest first."""
+    """(checkpoint_id, run_id) of every checkpoint that is shown, oldest first."""
     return db.execute(
-        "SELECT checkpoint_id, run_id FROM checkpoint WHERE namespace = ? ORDER BY seq", (namespace,)
+        "SELECT checkpoint_id, run_id FROM checkpoint WHERE namespace = ? AND hidden = 0 ORDER BY seq", (namespace,)
     ).fetchall()
 
 
+def ids_with_hidden(db: sqlite3.Connection, namespace: int) -> Sequence[str]:
+    rows = db.execute("SELECT checkpoint_id FROM checkpoint WHERE namespace = ?", (namespace,))
+    return [row[0] for row in rows]
+
+
 def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None]]:
-    """(seq, checkpoint_id, beside) of the checkpoint, its parent, its parent's parent, ..., read as they are asked for, in
-    one statement.
+    """(seq, checkpoint_id, beside) of a checkpoint that is shown, its parent, its parent's parent, ..., hidden or not, read
+    as they are asked for, in one statement.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
@@ -384,7 +396,7 @@ def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Ite
     return db.execute(
         "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside) AS ("
         " SELECT seq, checkpoint_id, parent_id, beside FROM checkpoint"
-        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
+        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id AND hidden = 0"
         " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside"
         "  FROM line CROSS JOIN checkpoint p ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
         " SELECT seq, checkpoint_id, beside FROM line",
@@ -428,11 +440,11 @@ def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: 
 
 
 def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | None, new: NewCheckpoint) -> None:
-    """A checkpoint that is put again keeps its place in the order, and its run unless it names one."""
+    """A checkpoint that is put again keeps its place in the order, and its run unless it names one. It is shown (again)."""
     db.execute(
         "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = ?, step = ?, source = ?,"
         " next = ?, created_at = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?, body_size = ?, body = ?,"
-        " beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?"
+        " beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?, hidden = 0"
         " WHERE namespace = ? AND checkpoint_id = ?",
         (run_id, *new, namespace, new.checkpoint_id),
     )
@@ -456,23 +468,31 @@ def delete_checkpoints(db: sqlite3.Connection, namespace: int, checkpoint_ids: I
     )
 
 
+def hide_all_but(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> None:
+    db.execute(
+        "UPDATE checkpoint SET hidden = 1 WHERE namespace = ? AND hidden = 0"
+        " AND checkpoint_id NOT IN (SELECT value FROM json_each(?))",
+        (namespace, json.dumps(list(checkpoint_ids))),
+    )
+
+
 def namespaces_of_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> Sequence[int]:
     rows = db.execute(
-        "SELECT DISTINCT c.namespace FROM json_each(?) j CROSS JOIN checkpoint c ON c.run_id = j.value",
+        "SELECT DISTINCT c.namespace FROM json_each(?) j CROSS JOIN checkpoint c ON c.run_id = j.value AND c.hidden = 0",
         (json.dumps(run_ids),),
     )
     return [row[0] for row in rows]
 
 
 def copy_checkpoints(db: sqlite3.Connection, source: str, target: str) -> None:
-    """Of a whole thread, in its order, so that the copy has the same latest and the same history."""
+    """Of a whole thread, hidden or not, in its order, so that the copy has the same latest and the same history."""
     db.execute(
         "INSERT INTO checkpoint (namespace, checkpoint_id, parent_id, run_id, step, source, next, created_at, has_child,"
-        " state_version, metadata, exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec,"
+        " hidden, state_version, metadata, exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec,"
         " rest_size, rest, checksum, key_id)"
         " SELECT t.id, c.checkpoint_id, c.parent_id, c.run_id, c.step, c.source, c.next, c.created_at, c.has_child,"
-        " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,"
-        " c.rest_codec, c.rest_size, c.rest, c.checksum, c.key_id"
+        " c.hidden, c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside,"
+        " c.rest_type, c.rest_codec, c.rest_size, c.rest, c.checksum, c.key_id"
         " FROM namespace s JOIN checkpoint c ON c.namespace = s.id"
         " JOIN namespace t ON t.thread_id = ? AND t.checkpoint_ns = s.checkpoint_ns"
         " WHERE s.thread_id = ? ORDER BY c.seq",
@@ -994,7 +1014,7 @@ def count_threads(db: sqlite3.Connection) -> int:
 
 
 def count_checkpoints(db: sqlite3.Connection) -> int:
-    count: int = db.execute("SELECT count(*) FROM checkpoint").fetchone()[0]
+    count: int = db.execute("SELECT count(*) FROM checkpoint WHERE hidden = 0").fetchone()[0]
     return count
 
 
@@ -1032,13 +1052,21 @@ def stored_bytes(db: sqlite3.Connection, thread_id: str) -> int:
 
 
 def count_of_namespace(db: sqlite3.Connection, namespace: int) -> int:
+    count: int = db.execute("SELECT count(*) FROM checkpoint WHERE namespace = ? AND hidden = 0", (namespace,)).fetchone()[
+        0
+    ]
+    return count
+
+
+def count_with_hidden(db: sqlite3.Connection, namespace: int) -> int:
     count: int = db.execute("SELECT count(*) FROM checkpoint WHERE namespace = ?", (namespace,)).fetchone()[0]
     return count
 
 
 def count_of_thread(db: sqlite3.Connection, thread_id: str) -> int:
     count: int = db.execute(
-        "SELECT count(*) FROM checkpoint WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?)", (thread_id,)
+        "SELECT count(*) FROM checkpoint WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?) AND hidden = 0",
+        (thread_id,),
     ).fetchone()[0]
     return count
 
@@ -1114,6 +1142,8 @@ def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
     """(kind, id) of rows that belong to no namespace, lean on nothing that is there, or are needed by nobody."""
     return db.execute(
         "SELECT 'checkpoint without a namespace', seq FROM checkpoint WHERE namespace NOT IN (SELECT id FROM namespace)"
+        " UNION ALL SELECT 'hidden checkpoint that nobody needs', c.seq FROM checkpoint c WHERE c.hidden AND NOT EXISTS"
+        "  (SELECT 1 FROM checkpoint s WHERE s.namespace = c.namespace AND s.hidden = 0)"
         " UNION ALL SELECT 'write without a namespace', id FROM write WHERE namespace NOT IN (SELECT id FROM namespace)"
         " UNION ALL SELECT 'effect without a checkpoint', e.id FROM effect e WHERE NOT EXISTS (SELECT 1 FROM checkpoint c"
         "  JOIN namespace n ON n.id = c.namespace WHERE c.namespace = e.namespace AND c.checkpoint_id = e.checkpoint_id)"

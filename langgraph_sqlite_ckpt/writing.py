@@ -46,8 +46,7 @@ class Store:
     recent: Recent
     limits: Limits
     owner: Owner
-    keep_last: int | None = None
-    kept: dict[str, int] = field(default_factory=dict)  # by thread, where more than keep_last had to be kept
+    trimmer: retention.Trimmer | None = None
     inside: sqlite3.Connection | None = None  # the transaction in which this is used, if it is
 
     def read(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -304,16 +303,8 @@ class PutCheckpoint(Put):
             tables.replace_checkpoint(db, standing.namespace, named_run(self.metadata), row)
         else:
             tables.insert_checkpoint(db, standing.namespace, run_of(db, place, self.metadata, row, standing), row)
-            if self.store.keep_last is not None and not place.checkpoint_ns:
-                self._trim(db, standing.namespace, self.store.keep_last)
-
-    def _trim(self, db: sqlite3.Connection, root: int, count: int) -> None:
-        thread_id, kept = self.place.thread_id, self.store.kept
-        now_kept = retention.trim(db, thread_id, root, count, kept.get(thread_id, count))
-        if now_kept > count:
-            kept[thread_id] = now_kept
-        else:
-            kept.pop(thread_id, None)
+            if self.store.trimmer is not None and not place.checkpoint_ns:
+                self.store.trimmer.trim(db, place.thread_id, standing.namespace)
 
     def _store_blobs(self, db: sqlite3.Connection, namespace: int) -> None:
         there = self._there(db, namespace)
