@@ -65,33 +65,39 @@ def _shorten(db: sqlite3.Connection, thread_id: str, count: int, keep: Keep) -> 
 class Trimmer:
     """`keep_last` after every put: shows the same, packs nothing anew, and is cheap.
 
-    To look for what DeltaChannels need takes longer with each checkpoint that they do, so it is done when as many have come
-    since as they needed then; until then those that are too many are hidden, and nothing else.
+    To look for what DeltaChannels need takes longer with each checkpoint that they do. So it is done when as many have come
+    since as they needed then; until then those that are too many are hidden, and that is all.
     A damaged row keeps its thread as it is, and must not keep a run from going on.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._needed: dict[int, int] = {}  # by namespace, beside those that are shown, when it was last looked
+        self._room: dict[int, int] = {}  # by namespace, how many more are hidden before it is looked again
 
     def trim(self, db: sqlite3.Connection, thread_id: str, root: int) -> None:
-        if tables.count_of_namespace(db, root) <= self._count:
+        excess = tables.count_of_namespace(db, root) - self._count
+        if excess <= 0:
             return
         with suppress(DamagedError):
-            if self._is_due(db, root):
+            if excess > self._room.get(root, 0):
                 _drop_late_writes(db, thread_id, self._count)
             _shorten(db, thread_id, self._count, partial(self._keep, db))
 
-    def _is_due(self, db: sqlite3.Connection, namespace: int) -> bool:
-        return tables.count_with_hidden(db, namespace) > self._count + 2 * self._needed.get(namespace, 0)
-
     def _keep(self, db: sqlite3.Connection, namespace: int, last: Collection[str]) -> None:
-        if self._is_due(db, namespace):
-            if len(self._needed) >= _REMEMBERED:
-                self._needed.clear()  # then it is looked once too often
-            self._needed[namespace] = keep_only(db, None, namespace, last)
-        else:
+        excess = tables.count_of_namespace(db, namespace) - len(last)
+        room = self._room.pop(namespace, 0)
+        if excess > room:
+            room = keep_only(db, None, namespace, last)
+        elif excess > 0:
             tables.hide_all_but(db, namespace, last)
+            room -= excess
+        if room > 0:
+            self._remember(namespace, room)
+
+    def _remember(self, namespace: int, room: int) -> None:
+        if len(self._room) >= _REMEMBERED:
+            self._room.clear()  # most are of threads that have ended; in the others it is looked once too often
+        self._room[namespace] = room
 
 
 def _drop_late_writes(db: sqlite3.Connection, thread_id: str, count: int) -> None:

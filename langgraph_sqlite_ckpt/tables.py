@@ -1058,11 +1058,6 @@ def count_of_namespace(db: sqlite3.Connection, namespace: int) -> int:
     return count
 
 
-def count_with_hidden(db: sqlite3.Connection, namespace: int) -> int:
-    count: int = db.execute("SELECT count(*) FROM checkpoint WHERE namespace = ?", (namespace,)).fetchone()[0]
-    return count
-
-
 def count_of_thread(db: sqlite3.Connection, thread_id: str) -> int:
     count: int = db.execute(
         "SELECT count(*) FROM checkpoint WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?) AND hidden = 0",
