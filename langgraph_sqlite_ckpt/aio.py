@@ -118,6 +118,10 @@ class Courier:
         return await future
 
     async def write(self, operation: Operation[T]) -> T:
+        return await self.send(operation)
+
+    def send(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """It is on its way when this returns, and is left out only if the future is cancelled before its turn."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._posting:
             writer = self._thread("writer")
@@ -126,7 +130,7 @@ class Courier:
             if not self._posted:
                 self._posted = True
                 writer.post(self._deliver)
-        return await future
+        return future
 
     def _thread(self, name: str) -> Worker:
         if self._halted:

@@ -60,7 +60,7 @@ class Database:
         self.path = path
         self.read_only = read_only
         self._synchronous = synchronous
-        self._busy_timeout = min(busy_timeout, _LONGEST_WAIT)
+        self.busy_timeout = min(busy_timeout, _LONGEST_WAIT)
         self._closed = True  # until it is open
         self._queue: deque[Ticket[Any]] = deque()
         self._company = Company()
@@ -117,7 +117,7 @@ class Database:
 
     def _use_wal(self, db: sqlite3.Connection) -> None:
         """Where it is not on already. SQLite does not wait for others here, so we do."""
-        deadline = time.monotonic() + self._busy_timeout
+        deadline = time.monotonic() + self.busy_timeout
         while db.execute("PRAGMA journal_mode").fetchone()[0] not in ("wal", "memory"):
             try:
                 db.execute("PRAGMA journal_mode = WAL")
@@ -130,7 +130,7 @@ class Database:
         try:
             db = sqlite3.connect(
                 MEMORY if self.path == MEMORY else self._uri(),
-                timeout=self._busy_timeout,
+                timeout=self.busy_timeout,
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=256,
@@ -176,9 +176,9 @@ class Database:
             self._run_queue()
             with self._reading:
                 self._closed = True
-                self._close_connections()
+                self.close_connections()
 
-    def _close_connections(self) -> None:
+    def close_connections(self) -> None:
         for db in (self._writer, *self._readers):
             if db is not None:
                 db.close()
@@ -192,7 +192,7 @@ class Database:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(f"SqliteSaver on {self.path} was never closed", ResourceWarning, stacklevel=2)
-            self._close_connections()
+            self.close_connections()
 
     # --- reading ---
 
@@ -284,7 +284,7 @@ class Database:
                 raise storage_error(self.path, error) from error
             finally:
                 if patience is not None:
-                    _wait_for_others(db, self._busy_timeout)
+                    _wait_for_others(db, self.busy_timeout)
 
     def write_if_free(self, work: Callable[[sqlite3.Connection], object], *, patience: float = 1.0) -> None:
         """A statement that may as well not happen: where something is in the way for longer than so many seconds."""
@@ -297,7 +297,7 @@ class Database:
                 work(db)
         finally:
             if self._writer is not None:
-                _wait_for_others(self._writer, self._busy_timeout)
+                _wait_for_others(self._writer, self.busy_timeout)
             self._writing.release()
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
@@ -420,13 +420,13 @@ class Database:
     def _before_fork(self) -> None:
         self._writing.acquire()
         self._reading.acquire()
-        deadline = time.monotonic() + self._busy_timeout
+        deadline = time.monotonic() + self.busy_timeout
         while self._borrowed and time.monotonic() < deadline:
             self._reading.release()
             time.sleep(0.001)
             self._reading.acquire()
         if self.path != MEMORY:  # a private memory is copied with the process
-            self._close_connections()
+            self.close_connections()
 
     def _after_fork_in_parent(self) -> None:
         self._reading.release()

@@ -7,6 +7,7 @@ import copy
 import math
 import os
 import random
+import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -28,7 +29,7 @@ from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
 from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
 from langgraph_sqlite_ckpt.database import Database, Synchronous
-from langgraph_sqlite_ckpt.encoding import storable_text
+from langgraph_sqlite_ckpt.encoding import as_text as _text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.operations import Operation, Statement
@@ -343,29 +344,34 @@ class Shared:
         self._heart = Heart(self.database, self.owner)
 
     def close(self) -> None:
-        self.sign_off()
+        self.sign_off(patience=self.database.busy_timeout if self.owner.has_work else _PATIENCE)
         self.database.close()
         self.courier.halt()
 
-    def sign_off(self) -> None:
-        if self.owner.registered:
-            self.database.write_if_free(self.owner.sign_off)
+    def sign_off(self, *, patience: float) -> None:
+        """Waiting for others no longer than so many seconds."""
+        if self.owner.ends():
+            self.database.write_if_free(self.owner.sign_off, patience=patience)
         if self._heart is not None:
             self._heart.stop()
 
     def __del__(self) -> None:
         if hasattr(self, "courier"):
+            self.sign_off(patience=0)
+            self.database.close_connections()
             self.courier.halt()
 
 
 _OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()
+_PATIENCE = 1.0  # seconds
 
 
 @atexit.register
 def _sign_off_all() -> None:
     """An interpreter that ends normally has not crashed."""
+    deadline = time.monotonic() + _PATIENCE
     for shared in tuple(_OPEN):
-        shared.sign_off()
+        shared.sign_off(patience=max(0.0, deadline - time.monotonic()))
 
 
 # --- ids, normalised in one place ---
@@ -413,14 +419,6 @@ def _checkpoint_id(configurable: Mapping[str, Any]) -> str | None:
 
 def _thread_id(value: object) -> str:
     return _text("thread_id", value)
-
-
-def _text(name: str, value: object) -> str:
-    """Any object with a sensible `str()`, which SQLite can hold."""
-    text = str(value)
-    if "\0" in text or storable_text(text) != text:
-        raise InvalidRequest(f"{name} contains a NUL character or half a surrogate pair: {text!r:.80}")
-    return text
 
 
 def _several(name: str, values: Sequence[object]) -> Sequence[object]:

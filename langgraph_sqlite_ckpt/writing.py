@@ -289,7 +289,9 @@ class PutWrites(Operation[None]):
         tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
 
     def committed(self) -> None:
-        self.store.owner.wrote()
+        if self._rows:
+            self.store.owner.wrote()
+            self.store.owner.reached(self.place.thread_id, the_end=False)
 
 
 def _utc(moment: Any) -> str:
