@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from conftest import Face, checkpoint, config, put
 from scripts import crash, run, start
-from sqlfile import sql, tap, write_lock  # noqa: F401
+from sqlfile import Tap, sql, tap, write_lock
 from threads import stored, thread
 
 from langgraph_sqlite_ckpt import SqliteSaver, ThreadBusy, custody, liveness
@@ -25,6 +25,7 @@ from langgraph_sqlite_ckpt.schema import SILENCE
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel is asked through /proc")
 
+__all__ = ["tap"]  # a fixture
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 UNFINISHED = """
@@ -547,7 +548,7 @@ def test_what_waits_has_failed_or_is_done_does_not_crash(path: Path, before: str
 # --- transactions that are not ---
 
 
-def test_a_transaction_that_failed_leaves_no_saver_unregistered(path: Path, tap: Any) -> None:
+def test_a_transaction_that_failed_leaves_no_saver_unregistered(path: Path, tap: Tap) -> None:
     with SqliteSaver(path) as saver:
 
         def fail(db: sqlite3.Connection, statement: str) -> None:
@@ -593,7 +594,7 @@ def test_writing_nothing_first_leaves_no_saver_unregistered(face: Face, path: Pa
 # --- what it costs ---
 
 
-def test_it_costs_a_put_two_look_ups(path: Path, tap: Any) -> None:
+def test_it_costs_a_put_two_look_ups(path: Path, tap: Tap) -> None:
     with SqliteSaver(path) as saver:
         last = thread(saver, "t", "running")
         tap.forget()
