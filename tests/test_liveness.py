@@ -477,7 +477,7 @@ saver.close()
 
 
 def test_many_short_savers_leave_no_trail(path: Path) -> None:
-    for number in range(200):
+    for number in range(100):
         with SqliteSaver(path, synchronous="normal") as saver:
             saver.put_writes(config("t", "", "x"), [("a", number)], "task")
 
