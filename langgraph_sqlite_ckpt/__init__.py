@@ -9,6 +9,8 @@ To read the code, start at the top; imports point down this list only:
     recovery   claim and recover: what a crash left unfinished goes on
     claims     one saver alone runs a thread
     aio        the async contract: whole operations shipped to another thread
+    once       what a task does outside, not repeated by a resume
+    effects    the entries of it: begun, done, in doubt
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
     sweeping   idle threads and old checkpoints, in short transactions
     verification  every row is what was written
@@ -22,7 +24,7 @@ To read the code, start at the top; imports point down this list only:
     encoding   a checkpoint taken apart for the file
     custody    who answers for a thread: owners, claims
     database   connections, transactions, group commit, forks
-    operations a write as an object, and its outcome
+    operations a write as an object, and its outcome; whose turn it is
     liveness   whether a process is still there
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
@@ -35,6 +37,7 @@ To read the code, start at the top; imports point down this list only:
 """
 
 from langgraph_sqlite_ckpt.claims import Claim
+from langgraph_sqlite_ckpt.effects import Effect
 from langgraph_sqlite_ckpt.errors import (
     BusyError,
     CheckpointError,
@@ -42,6 +45,9 @@ from langgraph_sqlite_ckpt.errors import (
     DamagedError,
     DecodeError,
     DiskFullError,
+    EffectInDoubt,
+    EffectNotDone,
+    EffectRunning,
     EncodeError,
     ForeignFileError,
     InvalidRequest,
@@ -72,6 +78,10 @@ __all__ = [
     "DamagedError",
     "DecodeError",
     "DiskFullError",
+    "Effect",
+    "EffectInDoubt",
+    "EffectNotDone",
+    "EffectRunning",
     "EncodeError",
     "ForeignFileError",
     "InvalidRequest",

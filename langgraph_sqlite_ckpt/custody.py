@@ -17,7 +17,7 @@ from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.errors import CheckpointError, ThreadBusy
 from langgraph_sqlite_ckpt.liveness import end_gone_owners, is_gone, judge, now_as_text, this_process
-from langgraph_sqlite_ckpt.tables import Custody, NewOwner
+from langgraph_sqlite_ckpt.tables import Custody, NewOwner, OwnerRow
 
 _NOBODY = 0
 BEAT = 10.0
@@ -31,6 +31,7 @@ class Owner:
         """`started` is called after its first write."""
         self.id = random.getrandbits(62)
         self.claims: dict[str, int] = {}
+        self.effects: dict[str, int] = {}  # by key, those that are running now: the number of the call
         self._started = started
         self._has_written = False
         self._ended = False
@@ -39,7 +40,7 @@ class Owner:
     @property
     def has_work(self) -> bool:
         """Whether others might ask if it is still there."""
-        return bool(self._unfinished or self.claims)
+        return bool(self._unfinished or self.claims or self.effects)
 
     # --- in a transaction ---
 
@@ -83,8 +84,8 @@ class Owner:
         return taken
 
     def _require_unclaimed(self, db: sqlite3.Connection, thread_id: str, custody: Custody) -> None:
-        holder = tables.owner_of_id(db, custody.holder) if custody.holder is not None else None
-        if holder is None or holder.ended is not None or is_gone(holder, this_process()):
+        holder = living_owner(db, custody.holder) if custody.holder is not None else None
+        if holder is None:
             return
         whose = "this saver" if holder.id == self.id else f"process {holder.pid} on {holder.host}"
         raise ThreadBusy(f"thread {thread_id!r} has been claimed by {whose} since {custody.claimed_at}")
@@ -118,6 +119,14 @@ class Owner:
             self._unfinished.discard(thread_id)
         else:
             self._unfinished.add(thread_id)
+
+
+def living_owner(db: sqlite3.Connection, owner: int) -> OwnerRow | None:
+    """The owner of that id, where it is still there."""
+    found = tables.owner_of_id(db, owner)
+    if found is None or found.ended is not None or is_gone(found, this_process()):
+        return None
+    return found
 
 
 class Heart:

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import DeltaChannelHistory
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.blobs import Chain
-from langgraph_sqlite_ckpt.encoding import Body, decode_writes
+from langgraph_sqlite_ckpt.encoding import Body, decode_value, unpack_write
 from langgraph_sqlite_ckpt.errors import Place
 from langgraph_sqlite_ckpt.reading import decode_blob
-from langgraph_sqlite_ckpt.tables import BlobHead, BlobRow, Version, WriteRow
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, BlobRow, ChannelWrite, Version
+
+T = TypeVar("T")
 
 
 @dataclass
 class Walk:
-    """For each channel, the ancestors that contribute (nearest first) and where its walk ended."""
+    """The ancestors that count, nearest first; how many of them do for each channel, and where its walk ended."""
 
-    lines: dict[str, list[str]]
+    ancestors: list[str]
+    depths: dict[str, int]
     seeds: dict[str, BlobHead] = field(default_factory=dict)
     inline_seeds: dict[str, Body] = field(default_factory=dict)
-
-    @property
-    def ancestors(self) -> set[str]:
-        return {checkpoint_id for line in self.lines.values() for checkpoint_id in line}
 
 
 @dataclass(frozen=True)
@@ -38,43 +38,68 @@ class Stored:
 
     walk: Walk
     place: Place
-    writes: Sequence[WriteRow]
+    channels: Sequence[str]
+    writes: Sequence[ChannelWrite]
     blobs: Sequence[BlobRow]
 
 
 def walk(db: sqlite3.Connection, namespace: int, checkpoint_id: str, channels: Sequence[str]) -> Walk:
     """From the checkpoint's parent along parent links; each channel ends at the nearest stored value of its own.
 
-    A fork's other branch is no ancestor. A chain that loops ends where it closes. Bodies are only decoded where one of the
-    channels may have its value.
+    A fork's other branch is no ancestor. Bodies are only loaded where one of the channels may have its value.
     """
     stored = {(blob.channel, blob.version): blob for blob in tables.blobs_of_channels(db, namespace, channels)}
     in_blobs = {channel for channel, _ in stored}
-    walked = Walk({channel: [] for channel in channels})
-    remaining, seen = set(channels), set[str]()
-    for ancestor in tables.ancestors(db, namespace, checkpoint_id):
-        if not remaining or ancestor.checkpoint_id in seen:
-            break
-        if seen:  # the first is the checkpoint itself: its writes are not yet applied to it
-            for channel in remaining:
-                walked.lines[channel].append(ancestor.checkpoint_id)
-            if remaining & in_blobs or (ancestor.beside and remaining & set(json.loads(ancestor.beside))):
-                _seed_from(walked, remaining, Body.of(ancestor), stored)
-        seen.add(ancestor.checkpoint_id)
+    in_json = [json.dumps(channel) for channel in channels]  # as it would stand in `beside`
+    walked, remaining = Walk([], {}), set(channels)
+    for some in _growing(_line(db, namespace, checkpoint_id)):
+        anywhere = bool(remaining & in_blobs)
+        wanted = [seq for seq, _, beside in some if anywhere or (beside and any(channel in beside for channel in in_json))]
+        rows = {row.seq: row for row in tables.checkpoints_at(db, wanted)} if wanted else {}
+        for seq, ancestor, _ in some:
+            walked.ancestors.append(ancestor)
+            if seq in rows:
+                _seed_from(walked, remaining, Body.of(rows[seq]), stored)
+            if not remaining:
+                return walked
+    walked.depths.update(dict.fromkeys(remaining, len(walked.ancestors)))
     return walked
+
+
+def _line(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None]]:
+    """The ancestors, without the checkpoint itself: its writes are not yet applied to it. A loop ends where it closes."""
+    seen = set[str]()
+    for seq, ancestor, beside in tables.ancestors(db, namespace, checkpoint_id):
+        if ancestor in seen:
+            return
+        if seen:
+            yield seq, ancestor, beside
+        seen.add(ancestor)
+
+
+def _growing(items: Iterator[T]) -> Iterator[Sequence[T]]:
+    """Few at first: a stored value may be near. Many later: it takes a statement each time."""
+    size = 4
+    while some := list(islice(items, size)):
+        yield some
+        size = min(8 * size, 2048)
 
 
 def _seed_from(
     walked: Walk, remaining: set[str], body: Body, stored: Mapping[tuple[str, Version | None], BlobHead]
 ) -> None:
+    inline = set(body.inline)
     for channel in tuple(remaining):
         seed = stored.get((channel, body.versions[channel])) if channel in body.versions else None
-        if channel in body.inline:
+        if channel in inline:
             walked.inline_seeds[channel] = body
-        elif seed is not None:
+        elif seed is not None and seed.type != NO_VALUE:
             walked.seeds[channel] = seed
         else:
+            if seed is None:
+                body.miss(channel)
             continue
+        walked.depths[channel] = len(walked.ancestors)
         remaining.discard(channel)
 
 
@@ -87,35 +112,34 @@ def fetch(
         checkpoint_id = latest.checkpoint_id if latest else None
     if namespace is None or checkpoint_id is None:
         return None
+    channels = list(dict.fromkeys(channels))
     walked = walk(db, namespace, checkpoint_id, channels)
+    depths = [walked.depths[channel] for channel in channels]
+    writes = tables.writes_to_channels(db, namespace, walked.ancestors, channels)
     return Stored(
         walked,
         Place(thread_id, checkpoint_ns),
-        tables.writes_to_channels(db, namespace, walked.ancestors, channels),
+        channels,
+        [write for write in writes if write.checkpoint < depths[write.channel]],
         tables.chain(db, [seed.id for seed in walked.seeds.values()]),
     )
 
 
 def decode(serde: SerializerProtocol, stored: Stored) -> dict[str, DeltaChannelHistory]:
     """Oldest write first; only what is returned is decoded."""
-    chain = Chain(stored.blobs)
-    writes: dict[tuple[str, str], list[WriteRow]] = {}
+    result: dict[str, DeltaChannelHistory] = empty(stored.channels)
+    lines = [(channel, result[channel]["writes"]) for channel in stored.channels]
     for write in stored.writes:
-        writes.setdefault((write.channel, write.checkpoint_id), []).append(write)
-    result: dict[str, DeltaChannelHistory] = {}
-    for channel, line in stored.walk.lines.items():
-        entry: DeltaChannelHistory = {
-            "writes": [
-                decoded
-                for ancestor in reversed(line)
-                if (channel, ancestor) in writes
-                for decoded in decode_writes(
-                    serde, stored.place._replace(checkpoint_id=ancestor), writes[channel, ancestor]
-                )
-            ]
-        }
-        entry.update(_seed(serde, stored, chain, channel))
-        result[channel] = entry
+        channel, line = lines[write.channel]
+        try:  # the quick way through many; the slow one says what is wrong, and where
+            value = serde.loads_typed((write.type, unpack_write(write)))
+        except Exception:
+            at = stored.place._replace(checkpoint_id=stored.walk.ancestors[write.checkpoint], channel=channel)
+            value = decode_value(serde, at, write)
+        line.append((write.task_id, channel, value))
+    chain = Chain(stored.blobs)
+    for channel in stored.channels:
+        result[channel].update(_seed(serde, stored, chain, channel))
     return result
 
 

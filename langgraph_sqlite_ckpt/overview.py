@@ -14,7 +14,7 @@ from langgraph_sqlite_ckpt.errors import InvalidRequest
 from langgraph_sqlite_ckpt.tables import Judged, OverviewRow
 
 Status = Literal["completed", "interrupted", "failed", "running", "stopped", "crashed", "abandoned"]
-_ALL = 2**63 - 1  # above every number
+ALL = 2**63 - 1  # above every number
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
@@ -82,7 +82,7 @@ def threads(
         "status": _known(status),
         "before": as_text(updated_before),
         "after": as_text(updated_after),
-        "limit": _limit(limit),
+        "limit": row_limit(limit),
         "number": _number_of(db, after),
     }
     return [Thread(*_typed(row)) for row in tables.threads(db, judged, wanted)]
@@ -102,15 +102,15 @@ def runs(
     wanted = {
         "thread_id": thread_id,
         "status": _known(status),
-        "limit": _limit(limit),
-        "number": after.number if after else _ALL,
+        "limit": row_limit(limit),
+        "number": after.number if after else ALL,
     }
     return [Run(*_typed(row)) for row in tables.runs(db, judged, wanted)]
 
 
 def _number_of(db: sqlite3.Connection, after: Thread | str | None) -> int:
     if after is None or isinstance(after, Thread):
-        return after.number if after else _ALL
+        return after.number if after else ALL
     number = tables.find_namespace(db, after, "") if isinstance(after, str) else None
     if number is None:
         raise InvalidRequest(f"after is the last thread of the page before, or its id, not {after!r:.80}")
@@ -138,7 +138,10 @@ def as_text(moment: datetime | None) -> str | None:
         raise InvalidRequest(f"a datetime is needed, not {moment!r:.80}")
     if moment.tzinfo is None:
         raise InvalidRequest(f"{moment!r} has no time zone: datetime.now(timezone.utc), for example")
-    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    try:
+        return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    except OverflowError as error:
+        raise InvalidRequest(f"{moment!r} is outside of the calendar in UTC") from error
 
 
 def _typed(row: OverviewRow) -> tuple[Any, ...]:
@@ -153,7 +156,7 @@ def _known(status: str | None) -> str | None:
     return status
 
 
-def _limit(limit: int | None) -> int:
+def row_limit(limit: int | None) -> int:
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise InvalidRequest(f"limit is a number of rows, not negative, not {limit!r}")
     return -1 if limit is None else limit

@@ -14,7 +14,7 @@ from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.blobs import Chain, Key, Recent, Value
 from langgraph_sqlite_ckpt.encoding import Body, decode, decode_metadata, decode_writes, opened, place_of
 from langgraph_sqlite_ckpt.errors import DamagedError, Place
-from langgraph_sqlite_ckpt.tables import BlobHead, BlobRow, CheckpointRow, WriteRow
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, BlobRow, CheckpointRow, WriteRow
 
 
 def configuration(place: Place, checkpoint_id: str | None) -> RunnableConfig:
@@ -35,12 +35,17 @@ class Fetched(NamedTuple):
     blobs: Sequence[BlobHead | BlobRow]
     writes: Sequence[WriteRow]
 
+    @property
+    def valued(self) -> Sequence[BlobHead | BlobRow]:
+        return [blob for blob in self.blobs if blob.type != NO_VALUE]
+
     def decoded(self, serde: SerializerProtocol, chain: Chain) -> CheckpointTuple:
         """Raises `DamagedError` or `DecodeError`, naming the place."""
         if isinstance(self.body, DamagedError):
             raise self.body
         row, place = self.row, place_of(self.row)
-        values = {blob.channel: decode_blob(serde, place, blob, chain) for blob in self.blobs}
+        self.body.require_stored({blob.channel for blob in self.blobs})
+        values = {blob.channel: decode_blob(serde, place, blob, chain) for blob in self.valued}
         return CheckpointTuple(
             config=configuration(place, row.checkpoint_id),
             checkpoint=self.body.checkpoint(serde, values),
@@ -102,7 +107,7 @@ def decode_one(serde: SerializerProtocol, recent: Recent, one: One) -> Checkpoin
     """What was read is remembered: the next step will be stored against it."""
     chain = Chain(one.rows, one.held)
     decoded = one.fetched.decoded(serde, chain)
-    for head in one.fetched.blobs:
+    for head in one.fetched.valued:
         if not isinstance(head.position, int):
             continue  # damage that does not keep the value from being read
         newest = recent.newest(_key(one.fetched.row, head))

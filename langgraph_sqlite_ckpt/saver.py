@@ -32,6 +32,7 @@ from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import as_text as _text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import normalise_path
+from langgraph_sqlite_ckpt.once import Once
 from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.recovery import Recovering
@@ -40,7 +41,7 @@ from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
 
 
-class SqliteSaver(Recovering, Upkeep, AsyncContract):
+class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
     """Keeps every thread, run and step of LangGraph graphs in one SQLite file; sync and async graphs alike.
 
         graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
@@ -169,10 +170,11 @@ class SqliteSaver(Recovering, Upkeep, AsyncContract):
             limit: At most so many.
 
         Raises:
-            InvalidRequest: A negative limit, or a config that is none.
+            InvalidRequest: A limit that is no number of checkpoints, a filter that is no mapping, a config that is none.
         """
-        if limit is not None and limit < 0:
-            raise InvalidRequest(f"limit must not be negative: {limit}")
+        _require_limit(limit)
+        if not isinstance(filter, (Mapping, type(None))):
+            raise InvalidRequest(f"filter is a mapping of metadata keys to values, not {filter!r:.80}")
         query = listing.Query(*_scope(config), filter=filter, before=_before(before), limit=limit)
         return listing.tuples(self._shared.database, self.serde, query)
 
@@ -184,8 +186,7 @@ class SqliteSaver(Recovering, Upkeep, AsyncContract):
         if not channels:
             return {}
         for channel in channels:
-            if not isinstance(channel, str):
-                raise InvalidRequest(f"channels are names, not {channel!r:.80}")
+            _channel(channel)
         with self._shared.database.read() as db:
             stored = history.fetch(db, place.thread_id, place.checkpoint_ns, checkpoint_id, channels)
         return history.empty(channels) if stored is None else history.decode(self.serde, stored)
@@ -273,6 +274,8 @@ class SqliteSaver(Recovering, Upkeep, AsyncContract):
         checkpoint_id = _text("checkpoint id", checkpoint["id"])
         _require_versions(checkpoint)
         place = place._replace(checkpoint_id=checkpoint_id)
+        if not isinstance(metadata, Mapping):
+            raise InvalidRequest(f"metadata is a mapping, {{}} for none, not {metadata!r:.80}")
         merged = get_checkpoint_metadata(config, metadata)
         taken = checkpoint.copy()
         taken["channel_values"] = {name: _still(value) for name, value in checkpoint["channel_values"].items()}
@@ -286,7 +289,7 @@ class SqliteSaver(Recovering, Upkeep, AsyncContract):
         if checkpoint_id is None:
             raise InvalidRequest("put_writes needs a checkpoint_id in config['configurable']")
         for channel, _ in writes:
-            _text("channel", channel)
+            _channel(channel)
         return PutWrites(
             self._shared.store,
             self.serde,
@@ -346,12 +349,15 @@ class Shared:
     def close(self) -> None:
         self.sign_off(patience=self.database.busy_timeout if self.owner.has_work else _PATIENCE)
         self.database.close()
-        self.courier.halt()
+        self._end_threads()
 
     def sign_off(self, *, patience: float) -> None:
         """Waiting for others no longer than so many seconds."""
         if self.owner.ends():
             self.database.write_if_free(self.owner.sign_off, patience=patience)
+
+    def _end_threads(self) -> None:
+        self.courier.halt()
         if self._heart is not None:
             self._heart.stop()
 
@@ -359,7 +365,7 @@ class Shared:
         if hasattr(self, "courier"):
             self.sign_off(patience=0)
             self.database.close_connections()
-            self.courier.halt()
+            self._end_threads()
 
 
 _OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()
@@ -421,9 +427,26 @@ def _thread_id(value: object) -> str:
     return _text("thread_id", value)
 
 
+def _channel(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidRequest(f"channels are named by text, not by {name!r:.80}")
+    return _text("channel", name)
+
+
+def _require_limit(limit: object) -> None:
+    if limit is None:
+        return
+    if not isinstance(limit, int):
+        raise InvalidRequest(f"limit is a number of checkpoints, not {limit!r:.80}")
+    if limit < 0:
+        raise InvalidRequest(f"limit must not be negative: {limit}")
+
+
 def _several(name: str, values: Sequence[object]) -> Sequence[object]:
     if isinstance(values, (str, bytes)):
         raise InvalidRequest(f"{name} is a list of ids, not one: [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise InvalidRequest(f"{name} is a list of ids, not {values!r:.80}")
     return tuple(values)
 
 
@@ -431,7 +454,7 @@ def _require_versions(checkpoint: Checkpoint) -> None:
     """Channels and versions as LangGraph's contract has them; anything else would not be found again."""
     for versions in (checkpoint["channel_versions"], *checkpoint["versions_seen"].values()):
         for channel, version in versions.items():
-            _text("channel", channel)
+            _channel(channel)
             if isinstance(version, str):
                 _text("version", version)
             if type(version) not in (str, int, float) or (type(version) is float and not math.isfinite(version)):

@@ -29,6 +29,9 @@ SILENCE = 60  # seconds without a heartbeat after which an owner that nobody can
 # - owner is a saver that wrote (see `liveness.py`), ended how its time ended: 'closed' or 'gone'. custody says who answers
 #   for a thread: whoever wrote to it last (0: nobody), or has claimed it: holder, with the number of the claim. attempts is
 #   how often `recover` went on from mark (where the thread stood then).
+# - effect is what a task does outside (see `effects.py`): begun before it is called, finished after it, in doubt where an
+#   error stands or its owner is gone. call numbers the attempt that may finish it. key is what the outside was called with:
+#   not unique, as the entries of a thread's copy stand for the very same effects.
 # - codec tells how bytes were packed, size how many they were before, key_id (null: not encrypted) with which key;
 #   checksum is the CRC-32 of the bytes as stored (of a checkpoint: metadata, exact, body, beside, rest); the unpacked bytes
 #   are covered by zstd's own.
@@ -135,6 +138,28 @@ CREATE TABLE custody (
 ) WITHOUT ROWID;
 CREATE INDEX custody_by_owner ON custody (owner);
 CREATE INDEX custody_by_holder ON custody (holder) WHERE holder IS NOT NULL;
+CREATE TABLE effect (
+    id INTEGER PRIMARY KEY,
+    namespace INTEGER NOT NULL,
+    checkpoint_id TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    node TEXT NOT NULL,
+    key TEXT NOT NULL,
+    owner INTEGER NOT NULL,
+    call INTEGER NOT NULL,
+    started_at TEXT NOT NULL,
+    finished_at TEXT,
+    error TEXT,
+    type TEXT,
+    codec INTEGER,
+    size INTEGER,
+    checksum INTEGER,
+    key_id INTEGER,
+    data BLOB,
+    UNIQUE (namespace, checkpoint_id, task_id, name)
+);
+CREATE INDEX effect_by_key ON effect (key);
 """
 
 # An interrupt waits until its own task writes something after it, or somebody a resume for whichever task waits. (LangGraph

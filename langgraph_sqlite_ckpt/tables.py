@@ -69,6 +69,10 @@ class NewCheckpoint(NamedTuple):
     checksum: int
 
 
+NO_VALUE = "(no value)"
+"""The type of a blob whose version was put again without a value: only what was compressed against it needs its bytes."""
+
+
 class BlobHead(NamedTuple):
     """A blob without its bytes."""
 
@@ -112,6 +116,19 @@ class WriteRow(NamedTuple):
     checkpoint_id: str
     task_id: str
     channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class ChannelWrite(NamedTuple):
+    """What was written to one of the channels that were asked for; `checkpoint` and `channel` count from 0 in the lists."""
+
+    checkpoint: int
+    channel: int
+    task_id: str
     type: str
     codec: int
     size: int
@@ -176,6 +193,68 @@ class Custody(NamedTuple):
     abandoned: int = 0
 
 
+class EffectRow(NamedTuple):
+    """What a task does outside, with its result where it is done."""
+
+    id: int
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    name: str
+    node: str
+    key: str
+    owner: int
+    started_at: str
+    finished_at: str | None
+    error: str | None
+    type: str | None
+    codec: int | None
+    size: int | None
+    checksum: int | None
+    data: bytes | None
+
+
+class EffectHead(NamedTuple):
+    """The same without its result, and with what has become of it."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    node: str
+    name: str
+    key: str
+    status: str
+    started_at: str
+    finished_at: str | None
+    error: str | None
+    number: int
+
+
+class NewEffect(NamedTuple):
+    namespace: int
+    checkpoint_id: str
+    task_id: str
+    name: str
+    node: str
+    key: str
+    owner: int
+    call: int
+    started_at: str
+
+
+class EffectResult(NamedTuple):
+    """What an effect gave, packed."""
+
+    finished_at: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
 class Judged(NamedTuple):
     """The owners that have not signed off, by what a look at their processes says."""
 
@@ -224,6 +303,7 @@ def name_of_namespace(db: sqlite3.Connection, namespace: int) -> tuple[str, str]
 
 def delete_namespace(db: sqlite3.Connection, namespace: int) -> None:
     for statement in (
+        "DELETE FROM effect WHERE namespace = ?",
         "DELETE FROM write WHERE namespace = ?",
         "DELETE FROM blob WHERE namespace = ?",
         "DELETE FROM checkpoint WHERE namespace = ?",
@@ -295,24 +375,22 @@ def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
     ).fetchall()
 
 
-def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[CheckpointRow]:
-    """The checkpoint, its parent, its parent's parent, ..., read as they are asked for, in one statement.
+def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None]]:
+    """(seq, checkpoint_id, beside) of the checkpoint, its parent, its parent's parent, ..., read as they are asked for, in
+    one statement.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
     """
-    rows = db.execute(
-        "WITH RECURSIVE line (seq, parent_id) AS ("
-        " SELECT seq, parent_id FROM checkpoint WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
-        " UNION ALL SELECT p.seq, p.parent_id FROM line CROSS JOIN checkpoint p"
-        " ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
-        " SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,"
-        " c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec, c.rest_size,"
-        " c.rest, c.checksum"
-        " FROM line CROSS JOIN checkpoint c ON c.seq = line.seq CROSS JOIN namespace n ON n.id = c.namespace",
+    return db.execute(
+        "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside) AS ("
+        " SELECT seq, checkpoint_id, parent_id, beside FROM checkpoint"
+        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
+        " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside"
+        "  FROM line CROSS JOIN checkpoint p ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
+        " SELECT seq, checkpoint_id, beside FROM line",
         {"namespace": namespace, "checkpoint_id": checkpoint_id},
     )
-    return (CheckpointRow._make(row) for row in rows)
 
 
 def find_standing(
@@ -362,8 +440,9 @@ def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | Non
 
 
 def delete_checkpoints(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> None:
-    """With their writes; children of theirs become checkpoints without a parent, parents ones without a child."""
+    """With their writes and effects; their children become checkpoints without a parent, parents ones without a child."""
     keys = [(namespace, checkpoint_id) for checkpoint_id in checkpoint_ids]
+    db.executemany("DELETE FROM effect WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.executemany("DELETE FROM write WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.executemany("DELETE FROM checkpoint WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.execute(
@@ -486,6 +565,11 @@ def repack_blob(db: sqlite3.Connection, blob: int, new: NewBlob) -> None:
     )
 
 
+def empty_blob(db: sqlite3.Connection, blob: int) -> None:
+    """Its version has no value any more, and other checkpoints that name it must not miss one."""
+    db.execute("UPDATE blob SET type = ? WHERE id = ?", (NO_VALUE, blob))
+
+
 def retire_blob(db: sqlite3.Connection, blob: int) -> None:
     """No version means this value any more. It stays, for what was compressed against it."""
     db.execute("UPDATE blob SET version = NULL WHERE id = ?", (blob,))
@@ -556,24 +640,23 @@ def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> S
     return [WriteRow._make(row) for row in rows]
 
 
-def writes_of_namespace(db: sqlite3.Connection, namespace: int) -> Iterator[WriteRow]:
-    rows = db.execute(_WRITE + " FROM write w WHERE w.namespace = ? ORDER BY w.id", (namespace,))
-    return (WriteRow._make(row) for row in rows)
-
-
 def writes_to_channels(
-    db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str], channels: Iterable[str]
-) -> Sequence[WriteRow]:
+    db: sqlite3.Connection, namespace: int, checkpoint_ids: Sequence[str], channels: Sequence[str]
+) -> Iterator[ChannelWrite]:
+    """Last checkpoint first, in order within each."""
     rows = db.execute(
-        _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
-        " WHERE w.channel IN (SELECT value FROM json_each(?)) ORDER BY w.task_path, w.task_id, w.idx",
-        (json.dumps(list(checkpoint_ids)), namespace, json.dumps(list(channels))),
+        "SELECT j.key, k.key, w.task_id, w.type, w.codec, w.size, w.checksum, w.data"
+        " FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
+        " CROSS JOIN json_each(?) k ON k.value = w.channel ORDER BY j.key DESC, w.task_path, w.task_id, w.idx",
+        (json.dumps(checkpoint_ids), namespace, json.dumps(channels)),
     )
-    return [WriteRow._make(row) for row in rows]
+    return (ChannelWrite._make(row) for row in rows)
 
 
 def keep_first_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
-    db.executemany("INSERT OR IGNORE" + _INTO_WRITE, [(namespace, checkpoint_id, *write) for write in new])
+    """Only what is there already is skipped: whatever else SQLite refuses is an error."""
+    first = "INSERT" + _INTO_WRITE + " ON CONFLICT (namespace, checkpoint_id, task_id, idx) DO NOTHING"
+    db.executemany(first, [(namespace, checkpoint_id, *write) for write in new])
 
 
 def replace_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
@@ -587,6 +670,19 @@ _INTO_WRITE = (
 )
 
 
+def delete_late_writes(db: sqlite3.Connection, namespaces: Iterable[int], oldest: str) -> None:
+    """Those whose checkpoint is gone: it is not there, and older than one that is, so it is not still to come.
+
+    Only ids that are ordered by time (UUIDs of version 6, LangGraph's own) can tell.
+    """
+    db.execute(
+        "DELETE FROM write WHERE namespace IN (SELECT value FROM json_each(:namespaces))"
+        " AND checkpoint_id < :oldest AND checkpoint_id GLOB :by_time AND :oldest GLOB :by_time AND NOT EXISTS (SELECT 1"
+        " FROM checkpoint c WHERE c.namespace = write.namespace AND c.checkpoint_id = write.checkpoint_id)",
+        {"namespaces": json.dumps(list(namespaces)), "oldest": oldest, "by_time": "????????-????-6???-????-????????????"},
+    )
+
+
 def copy_writes(db: sqlite3.Connection, source: int, target: int) -> None:
     db.execute(
         "INSERT INTO write (namespace, checkpoint_id, task_id, idx, task_path, channel, type, codec, size, checksum,"
@@ -594,6 +690,121 @@ def copy_writes(db: sqlite3.Connection, source: int, target: int) -> None:
         " data FROM write WHERE namespace = ? ORDER BY id",
         (target, source),
     )
+
+
+# --- effects ---
+
+_EFFECT = """
+    SELECT e.id, n.thread_id, n.checkpoint_ns, e.checkpoint_id, e.task_id, e.name, e.node, e.key, e.owner, e.started_at,
+        e.finished_at, e.error, e.type, e.codec, e.size, e.checksum, e.data
+    FROM effect e JOIN namespace n ON n.id = e.namespace
+"""
+
+
+def namespace_with_checkpoint(
+    db: sqlite3.Connection, thread_id: str, namespaces: Sequence[str], checkpoint_id: str
+) -> int | None:
+    """Which of these namespaces of the thread has the checkpoint."""
+    row = db.execute(
+        "SELECT n.id FROM json_each(?) j CROSS JOIN namespace n ON n.thread_id = ? AND n.checkpoint_ns = j.value"
+        " CROSS JOIN checkpoint c ON c.namespace = n.id AND c.checkpoint_id = ?",
+        (json.dumps(namespaces), thread_id, checkpoint_id),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task_id: str, named: str) -> EffectRow | None:
+    row = db.execute(
+        _EFFECT + " WHERE e.namespace = ? AND e.checkpoint_id = ? AND e.task_id = ? AND e.name = ?",
+        (namespace, checkpoint_id, task_id, named),
+    ).fetchone()
+    return EffectRow._make(row) if row else None
+
+
+def effect_of_key(db: sqlite3.Connection, key: str) -> EffectRow | None:
+    row = db.execute(_EFFECT + " WHERE e.key = ? ORDER BY e.id LIMIT 1", (key,)).fetchone()
+    return EffectRow._make(row) if row else None
+
+
+def begin_effect(db: sqlite3.Connection, new: NewEffect) -> None:
+    db.execute(
+        "INSERT INTO effect (namespace, checkpoint_id, task_id, name, node, key, owner, call, started_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        new,
+    )
+
+
+def begin_effect_again(db: sqlite3.Connection, key: str, owner: int, call: int, started_at: str) -> None:
+    db.execute(
+        "UPDATE effect SET owner = ?, call = ?, started_at = ?, finished_at = NULL, error = NULL WHERE key = ?",
+        (owner, call, started_at, key),
+    )
+
+
+def finish_effect(db: sqlite3.Connection, key: str, call: int, result: EffectResult) -> None:
+    """Nothing happens where the thread was deleted, or somebody else took over."""
+    db.execute(
+        "UPDATE effect SET finished_at = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?"
+        " WHERE key = ? AND call = ? AND finished_at IS NULL",
+        (*result, key, call),
+    )
+
+
+def doubt_effect(db: sqlite3.Connection, key: str, call: int, now: str, error: str) -> None:
+    db.execute(
+        "UPDATE effect SET finished_at = ?, error = ? WHERE key = ? AND call = ? AND finished_at IS NULL",
+        (now, error, key, call),
+    )
+
+
+def withdraw_effect(db: sqlite3.Connection, key: str, call: int) -> None:
+    db.execute("DELETE FROM effect WHERE key = ? AND call = ? AND finished_at IS NULL", (key, call))
+
+
+def resolve_effect(db: sqlite3.Connection, key: str, result: EffectResult) -> None:
+    """It happened, whatever stood in doubt."""
+    db.execute(
+        "UPDATE effect SET finished_at = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?, error = NULL"
+        " WHERE key = ?",
+        (*result, key),
+    )
+
+
+def forget_effect(db: sqlite3.Connection, key: str) -> None:
+    db.execute("DELETE FROM effect WHERE key = ?", (key,))
+
+
+def copy_effects(db: sqlite3.Connection, source: int, target: int) -> None:
+    db.execute(
+        "INSERT INTO effect (namespace, checkpoint_id, task_id, name, node, key, owner, call, started_at, finished_at,"
+        " error, type, codec, size, checksum, key_id, data)"
+        " SELECT ?, checkpoint_id, task_id, name, node, key, owner, call, started_at, finished_at, error, type, codec,"
+        " size, checksum, key_id, data FROM effect WHERE namespace = ? ORDER BY id",
+        (target, source),
+    )
+
+
+# Of this saver itself it is known which effects are running; of others, whether they are there.
+_EFFECT_STATUS = """CASE
+    WHEN e.error IS NOT NULL THEN 'in_doubt'
+    WHEN e.finished_at IS NOT NULL THEN 'done'
+    WHEN e.owner = :own THEN CASE WHEN e.key IN (SELECT value FROM json_each(:running)) THEN 'running' ELSE 'in_doubt' END
+    WHEN e.owner IN (SELECT value FROM json_each(:alive)) THEN 'running'
+    ELSE 'in_doubt' END"""
+
+
+def effects(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[EffectHead]:
+    """Keyset pages: those numbered below `:number`. A null thread or status is any."""
+    rows = db.execute(
+        "SELECT * FROM (SELECT n.thread_id, n.checkpoint_ns, e.checkpoint_id, e.task_id, e.node, e.name, e.key, "
+        + _EFFECT_STATUS
+        + " AS status, e.started_at, e.finished_at, e.error, e.id"
+        " FROM effect e JOIN namespace n ON n.id = e.namespace"
+        " WHERE e.id < :number AND (:thread_id IS NULL OR n.thread_id = :thread_id) ORDER BY e.id DESC)"
+        " WHERE :status IS NULL OR status = :status LIMIT :limit",
+        wanted,
+    )
+    return [EffectHead._make(row) for row in rows]
 
 
 def _new_id(cursor: sqlite3.Cursor) -> int:
@@ -815,7 +1026,8 @@ def sizes_by_thread(db: sqlite3.Connection, top: int) -> Sequence[tuple[str, int
     return db.execute(
         "SELECT n.thread_id, sum(s.stored), sum(s.size) FROM ("
         " SELECT namespace, length(data) AS stored, size FROM blob"
-        " UNION ALL SELECT namespace, length(data), size FROM write) s"
+        " UNION ALL SELECT namespace, length(data), size FROM write"
+        " UNION ALL SELECT namespace, length(data), size FROM effect WHERE data IS NOT NULL) s"
         " JOIN namespace n ON n.id = s.namespace GROUP BY n.thread_id ORDER BY 2 DESC, 1 LIMIT ?",
         (top,),
     ).fetchall()
@@ -835,6 +1047,7 @@ def stored_bytes(db: sqlite3.Connection, thread_id: str) -> int:
     total: int = db.execute(
         "SELECT coalesce(sum(bytes), 0) FROM ("
         " SELECT length(data) AS bytes, namespace FROM blob UNION ALL SELECT length(data), namespace FROM write"
+        " UNION ALL SELECT length(data), namespace FROM effect WHERE data IS NOT NULL"
         " UNION ALL SELECT length(body) + length(metadata) + coalesce(length(rest), 0), namespace FROM checkpoint)"
         " WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?)",
         (thread_id,),
@@ -861,14 +1074,64 @@ def all_namespaces(db: sqlite3.Connection) -> Sequence[int]:
     return [row[0] for row in db.execute("SELECT id FROM namespace ORDER BY id")]
 
 
-def blob_rows_of(db: sqlite3.Connection, namespace: int) -> Iterator[BlobRow]:
-    """Bases first."""
+class Weight(NamedTuple):
+    """A row by its key, and about how many bytes it takes to load it."""
+
+    key: int
+    bytes: int
+
+
+def weights_of_checkpoints(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
     rows = db.execute(
-        "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data"
-        " FROM blob b WHERE b.namespace = ? ORDER BY b.channel, b.id",
+        "SELECT seq, coalesce(length(body), 0) + coalesce(length(rest), 0) + coalesce(length(metadata), 0)"
+        " FROM checkpoint WHERE namespace = ? ORDER BY seq",
         (namespace,),
     )
-    return (BlobRow._make(row) for row in rows)
+    return [Weight._make(row) for row in rows]
+
+
+def weights_of_writes(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
+    rows = db.execute("SELECT id, coalesce(length(data), 0) FROM write WHERE namespace = ? ORDER BY id", (namespace,))
+    return [Weight._make(row) for row in rows]
+
+
+def weights_of_effects(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
+    rows = db.execute("SELECT id, coalesce(length(data), 0) FROM effect WHERE namespace = ? ORDER BY id", (namespace,))
+    return [Weight._make(row) for row in rows]
+
+
+def weights_of_blobs(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
+    """Channel by channel, bases first."""
+    rows = db.execute(
+        "SELECT id, coalesce(length(data), 0) FROM blob WHERE namespace = ? ORDER BY channel, id", (namespace,)
+    )
+    return [Weight._make(row) for row in rows]
+
+
+def checkpoints_at(db: sqlite3.Connection, seqs: Sequence[int]) -> Sequence[CheckpointRow]:
+    rows = db.execute(_CHECKPOINT + "JOIN json_each(?) j ON c.seq = j.value ORDER BY j.key", (json.dumps(seqs),))
+    return [CheckpointRow._make(row) for row in rows]
+
+
+def writes_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[WriteRow]:
+    rows = db.execute(
+        _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.id = j.value ORDER BY j.key", (json.dumps(ids),)
+    )
+    return [WriteRow._make(row) for row in rows]
+
+
+def effects_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[EffectRow]:
+    rows = db.execute(_EFFECT + " CROSS JOIN json_each(?) j ON e.id = j.value ORDER BY j.key", (json.dumps(ids),))
+    return [EffectRow._make(row) for row in rows]
+
+
+def blobs_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[BlobRow]:
+    rows = db.execute(
+        "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data"
+        " FROM json_each(?) j CROSS JOIN blob b ON b.id = j.value ORDER BY j.key",
+        (json.dumps(ids),),
+    )
+    return [BlobRow._make(row) for row in rows]
 
 
 def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
@@ -876,6 +1139,8 @@ def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
     return db.execute(
         "SELECT 'checkpoint without a namespace', seq FROM checkpoint WHERE namespace NOT IN (SELECT id FROM namespace)"
         " UNION ALL SELECT 'write without a namespace', id FROM write WHERE namespace NOT IN (SELECT id FROM namespace)"
+        " UNION ALL SELECT 'effect without a checkpoint', e.id FROM effect e WHERE NOT EXISTS (SELECT 1 FROM checkpoint c"
+        "  JOIN namespace n ON n.id = c.namespace WHERE c.namespace = e.namespace AND c.checkpoint_id = e.checkpoint_id)"
         " UNION ALL SELECT 'value without a namespace', id FROM blob WHERE namespace NOT IN (SELECT id FROM namespace)"
         " UNION ALL SELECT 'value whose base is gone', id FROM blob"
         "  WHERE base IS NOT NULL AND base NOT IN (SELECT id FROM blob)"

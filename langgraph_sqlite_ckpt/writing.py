@@ -28,11 +28,11 @@ from langgraph_sqlite_ckpt.blobs import (
 )
 from langgraph_sqlite_ckpt.custody import Owner
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline, storable_text
+from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_packed, encode_parts, is_inline, storable_text
 from langgraph_sqlite_ckpt.errors import EncodeError, Place
 from langgraph_sqlite_ckpt.operations import Operation, Stale
 from langgraph_sqlite_ckpt.runs import NOTHING_NEXT, named_run, next_nodes, run_of
-from langgraph_sqlite_ckpt.tables import NewBlob, NewCheckpoint, NewWrite, Version
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, NewBlob, NewCheckpoint, NewWrite, Version
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class PutCheckpoint(Operation[None]):
             with self.store.database.read() as db:
                 namespace = tables.find_namespace(db, self.place.thread_id, self.place.checkpoint_ns) or 0
                 heads = tables.blobs_named(db, [(namespace, *item) for item in unsure.items()])
-            yield from ((head.channel, unsure[head.channel]) for head in heads)
+            yield from ((head.channel, unsure[head.channel]) for head in heads if head.type != NO_VALUE)
 
     def _draft(self, versions: Mapping[str, Version], *, fresh: bool) -> Iterator[Draft]:
         for channel, version in versions.items():
@@ -208,11 +208,14 @@ class PutCheckpoint(Operation[None]):
             kept.pop(thread_id, None)
 
     def _store_blobs(self, db: sqlite3.Connection, namespace: int) -> None:
-        present = self._present(db, namespace)
+        there = self._there(db, namespace)
+        present = {head.channel: head.id for head in there if head.type != NO_VALUE}
         self._require_what_it_leans_on(db, present)
-        replaced = self._replaced(present)
+        replaced = self._replaced(there)
         for blob in replaced:
             tables.retire_blob(db, blob)
+        for blob in self._emptied(present):
+            tables.empty_blob(db, blob)
         self._stored = [
             (tables.insert_blob(db, namespace, draft.blob), draft)
             for draft in self._drafts
@@ -221,13 +224,13 @@ class PutCheckpoint(Operation[None]):
         if replaced:
             tables.delete_unneeded_blobs(db, namespace)
 
-    def _present(self, db: sqlite3.Connection, namespace: int) -> Mapping[str, int]:
-        """What the file holds under the versions that this checkpoint names anew or counts on, by channel."""
+    def _there(self, db: sqlite3.Connection, namespace: int) -> Sequence[BlobHead]:
+        """What the file holds under the versions that this checkpoint names anew or counts on."""
         drafted = {draft.blob.channel: draft.blob.version for draft in self._drafts}
         names = {**self.new_versions, **self._kept, **drafted}
         if not names:
-            return {}
-        return {head.channel: head.id for head in tables.blobs_named(db, [(namespace, *name) for name in names.items()])}
+            return ()
+        return tables.blobs_named(db, [(namespace, *name) for name in names.items()])
 
     def _require_what_it_leans_on(self, db: sqlite3.Connection, present: Mapping[str, int]) -> None:
         """Somebody may have deleted or replaced it since: a thread, pruned by another process in the middle of its run."""
@@ -238,9 +241,16 @@ class PutCheckpoint(Operation[None]):
                 self.store.recent.forget(self._key(channel))
             raise Stale
 
-    def _replaced(self, present: Mapping[str, int]) -> Sequence[int]:
-        """A new version means what this checkpoint says: another value, none, or a scalar beside the body."""
-        filled = {draft.blob.channel for draft in self._drafts if not draft.fresh} | self._kept.keys()
+    def _replaced(self, there: Sequence[BlobHead]) -> Sequence[int]:
+        """A new version means what this checkpoint says; where one had no value, this one fills the gap."""
+        fresh = {draft.blob.channel: draft.fresh for draft in self._drafts}
+        return [
+            head.id for head in there if fresh.get(head.channel, False) or (head.type == NO_VALUE and head.channel in fresh)
+        ]
+
+    def _emptied(self, present: Mapping[str, int]) -> Sequence[int]:
+        """It may also say that there is no value any more, or a scalar, which stands beside the body."""
+        filled = {draft.blob.channel for draft in self._drafts} | self._kept.keys()
         return [blob for channel, blob in present.items() if channel not in filled]
 
     # --- after it ---
@@ -273,10 +283,7 @@ class PutWrites(Operation[None]):
 
     def _encode(self, idx: int, channel: str, value: Any) -> NewWrite:
         place = self.place._replace(channel=channel)
-        kind, raw = encode(self.serde, place, value)
-        packed = pack(raw, self.store.limits)
-        if len(packed.data) > self.store.limits.value:
-            raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
+        kind, packed = encode_packed(self.serde, self.store.limits, place, value)
         idx = WRITES_IDX_MAP.get(channel, idx)
         return NewWrite(self.task_id, idx, self.task_path, channel, kind, packed.codec, *packed[1:3], packed.data)
 
