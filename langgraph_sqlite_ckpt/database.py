@@ -177,19 +177,21 @@ class Database:
         else:
             self._writer = db
 
-    def close(self, last_word: Callable[[sqlite3.Connection], object] | None = None) -> None:
-        """What is queued is written first, then the `last_word`, if nobody is in the way. Again is fine.
+    def close(
+        self, last_word: Callable[[sqlite3.Connection], object] | None = None, *, patience: float = _PATIENCE
+    ) -> None:
+        """What is queued is written first, then the `last_word`, if others let it within so many seconds. Again is fine.
 
         In a signal handler that interrupted a call of ours on this very thread: as soon as that call is through.
         """
-        close = partial(self._writing.take, partial(self._write_and_close, last_word))
+        close = partial(self._writing.take, partial(self._write_and_close, last_word, patience))
         self._writing.in_time(lambda: self._reading.in_time(close))
 
-    def _write_and_close(self, last_word: Callable[[sqlite3.Connection], object] | None) -> None:
+    def _write_and_close(self, last_word: Callable[[sqlite3.Connection], object] | None, patience: float) -> None:
         self._run_queue()
         if last_word is not None:
             with suppress(CheckpointError):
-                self._maintain(last_word, _PATIENCE)
+                self._maintain(last_word, patience)
         self._reading.take(self._mark_closed)
 
     def _mark_closed(self) -> None:
@@ -203,6 +205,10 @@ class Database:
         self._writer = None
         self._readers.clear()
 
+    def let_go(self) -> None:
+        """Nobody has the saver any more. Should its buffer be writing still, that closes the connections."""
+        self._writing.take_if_free(self._close_connections, 0)
+
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: this saver was closed; make a new one")
@@ -210,7 +216,7 @@ class Database:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(f"SqliteSaver on {self.path} was never closed", ResourceWarning, stacklevel=2)
-            self._writing.take_if_free(self._close_connections, 0)  # else a buffer is writing still, and closes them
+            self.let_go()
 
     # --- reading ---
 
@@ -326,14 +332,14 @@ class Database:
             if patience is not None:
                 _wait_for_others(db, self._busy_timeout)
 
-    def write_if_free(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """A statement that may as well not happen: where something is in the way for longer than a second."""
+    def write_if_free(self, work: Callable[[sqlite3.Connection], object], *, patience: float = _PATIENCE) -> None:
+        """A statement that may as well not happen: where something is in the way for longer than so many seconds."""
 
         def write() -> None:
             with suppress(CheckpointError):
-                self._maintain(work, _PATIENCE)
+                self._maintain(work, patience)
 
-        self._writing.take_if_free(write, _PATIENCE)
+        self._writing.take_if_free(write, patience)
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:

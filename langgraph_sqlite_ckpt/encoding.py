@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt.blobs import Damaged, Limits, Packed, pack, require_checksum, unpack
-from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, Place
+from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, InvalidRequest, Place
 from langgraph_sqlite_ckpt.tables import ChannelWrite, CheckpointRow, EffectRow, MetadataRow, Version, WriteRow
 
 T = TypeVar("T")
@@ -311,6 +311,14 @@ def _json(value: Any) -> str:
 def storable_text(text: str) -> str:
     """Without half surrogate pairs, which SQLite cannot hold."""
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def as_text(name: str, value: object) -> str:
+    """Any object with a sensible `str()`, which SQLite can hold."""
+    text = str(value)
+    if "\0" in text or storable_text(text) != text:
+        raise InvalidRequest(f"{name} contains a NUL character or half a surrogate pair: {text!r:.80}")
+    return text
 
 
 def _storable(serde: SerializerProtocol, place: Place, value: Any) -> Any:

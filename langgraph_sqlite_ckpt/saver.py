@@ -9,6 +9,7 @@ import math
 import os
 import random
 import sqlite3
+import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -33,7 +34,7 @@ from langgraph_sqlite_ckpt.blobs import Limits, Recent
 from langgraph_sqlite_ckpt.buffer import Buffer
 from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
 from langgraph_sqlite_ckpt.database import Database, Synchronous
-from langgraph_sqlite_ckpt.encoding import storable_text
+from langgraph_sqlite_ckpt.encoding import as_text as _text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
 from langgraph_sqlite_ckpt.flush import Flush
@@ -389,13 +390,14 @@ class Shared:
     def close(self) -> None:
         if self._buffer is not None:
             self._buffer.close()
-        self.database.close(self.owner.sign_off if self.owner.registered else None)
+        patience = self.database.busy_timeout if self.owner.has_work else _PATIENCE
+        self.database.close(self.owner.sign_off if self.owner.ends() else None, patience=patience)
         self._end_threads()
 
-    def sign_off(self) -> None:
-        """Without closing: the interpreter ends."""
-        if self.owner.registered:
-            self.database.write_if_free(self.owner.sign_off)
+    def sign_off(self, *, patience: float) -> None:
+        """Without closing, and without waiting for others longer than so many seconds."""
+        if self.owner.ends():
+            self.database.write_if_free(self.owner.sign_off, patience=patience)
 
     def _end_threads(self) -> None:
         self.courier.halt()
@@ -404,19 +406,24 @@ class Shared:
 
     def __del__(self) -> None:
         if hasattr(self, "courier"):
+            self.sign_off(patience=0)
             self._end_threads()
             if self._buffer is not None:
                 self._buffer.part(abandoned=True)
+            else:
+                self.database.let_go()
 
 
 _OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()
+_PATIENCE = 1.0  # seconds
 
 
 @atexit.register
 def _sign_off_all() -> None:
     """An interpreter that ends normally has not crashed."""
+    deadline = time.monotonic() + _PATIENCE
     for shared in tuple(_OPEN):
-        shared.sign_off()
+        shared.sign_off(patience=max(0.0, deadline - time.monotonic()))
 
 
 # --- ids, normalised in one place ---
@@ -464,14 +471,6 @@ def _checkpoint_id(configurable: Mapping[str, Any]) -> str | None:
 
 def _thread_id(value: object) -> str:
     return _text("thread_id", value)
-
-
-def _text(name: str, value: object) -> str:
-    """Any object with a sensible `str()`, which SQLite can hold."""
-    text = str(value)
-    if "\0" in text or storable_text(text) != text:
-        raise InvalidRequest(f"{name} contains a NUL character or half a surrogate pair: {text!r:.80}")
-    return text
 
 
 def _channel(name: object) -> str:

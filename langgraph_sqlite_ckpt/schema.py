@@ -27,8 +27,8 @@ SILENCE = 60  # seconds without a heartbeat after which an owner that nobody can
 #   their run.
 # - checkpoint_by_source_anywhere is for listings of the whole file; as an expression it is out of the way of others.
 # - owner is a saver that wrote (see `liveness.py`), ended how its time ended: 'closed' or 'gone'. custody says who answers
-#   for a thread: whoever wrote to it last. claim is a number while it runs the thread alone; attempts how often `recover`
-#   went on from mark (where the thread stood then).
+#   for a thread: whoever wrote to it last (0: nobody), or has claimed it: holder, with the number of the claim. attempts is
+#   how often `recover` went on from mark (where the thread stood then).
 # - effect is what a task does outside (see `effects.py`): begun before it is called, finished after it, in doubt where an
 #   error stands or its owner is gone. call numbers the attempt that may finish it. key is what the outside was called with:
 #   not unique, as the entries of a thread's copy stand for the very same effects.
@@ -125,9 +125,11 @@ CREATE TABLE owner (
     ended_at TEXT,
     ended TEXT
 );
+CREATE INDEX owner_still_there ON owner (id) WHERE ended IS NULL;
 CREATE TABLE custody (
     thread_id TEXT PRIMARY KEY,
     owner INTEGER NOT NULL,
+    holder INTEGER,
     claim INTEGER,
     claimed_at TEXT,
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -135,6 +137,7 @@ CREATE TABLE custody (
     abandoned INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX custody_by_owner ON custody (owner);
+CREATE INDEX custody_by_holder ON custody (holder) WHERE holder IS NOT NULL;
 CREATE TABLE effect (
     id INTEGER PRIMARY KEY,
     namespace INTEGER NOT NULL,
@@ -190,7 +193,7 @@ SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS p
                 WHEN o.ended = 'gone' THEN 'crashed'
                 WHEN o.beat_at < strftime('%Y-%m-%dT%H:%M:%f', 'now', '-{SILENCE} seconds') THEN 'crashed'
                 ELSE 'running' END
-            FROM custody h JOIN owner o ON o.id = h.owner WHERE h.thread_id = n.thread_id), 'stopped')
+            FROM custody h JOIN owner o ON o.id = coalesce(h.holder, h.owner) WHERE h.thread_id = n.thread_id), 'stopped')
     END AS status,
     c.created_at, c.metadata, c.seq
 FROM checkpoint c JOIN namespace n ON n.id = c.namespace;

@@ -182,14 +182,15 @@ class NewOwner(NamedTuple):
 
 
 class Custody(NamedTuple):
-    """Who answers for a thread; `claim` while it runs the thread alone."""
+    """Who answers for a thread: `owner` wrote to it last, `holder` has claimed it."""
 
     owner: int
-    claim: int | None
-    claimed_at: str | None
-    attempts: int
-    mark: str | None
-    abandoned: int
+    holder: int | None = None
+    claim: int | None = None
+    claimed_at: str | None = None
+    attempts: int = 0
+    mark: str | None = None
+    abandoned: int = 0
 
 
 class EffectRow(NamedTuple):
@@ -816,14 +817,19 @@ def _new_id(cursor: sqlite3.Cursor) -> int:
 _OWNER = "SELECT id, host, boot, space, pid, started, opened_at, beat_at, ended FROM owner"
 
 
-def add_owner(db: sqlite3.Connection, new: NewOwner) -> bool:
-    """Whether it was not there yet."""
-    added = db.execute(
+def set_owner(db: sqlite3.Connection, new: NewOwner) -> None:
+    """It is there now, also if somebody had taken it for gone."""
+    db.execute(
         "INSERT INTO owner (id, host, boot, space, pid, started, opened_at, beat_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (id) DO NOTHING",
+        " ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, ended = NULL, ended_at = NULL",
         (*new, new.opened_at),
     )
-    return added.rowcount > 0
+
+
+def beat_of(db: sqlite3.Connection, owner: int) -> str | None:
+    """When it last said that it is there; None: for the file it is not."""
+    row = db.execute("SELECT beat_at FROM owner WHERE id = ? AND ended IS NULL", (owner,)).fetchone()
+    return row[0] if row else None
 
 
 def open_owners(db: sqlite3.Connection) -> Sequence[OwnerRow]:
@@ -835,10 +841,6 @@ def owner_of_id(db: sqlite3.Connection, owner: int) -> OwnerRow | None:
     return OwnerRow._make(row) if row else None
 
 
-def beat(db: sqlite3.Connection, owner: int, now: str) -> None:
-    db.execute("UPDATE owner SET beat_at = ? WHERE id = ?", (now, owner))
-
-
 def end_owners(db: sqlite3.Connection, owners: Iterable[int], ended: str, now: str) -> None:
     """What ended first stands."""
     db.executemany(
@@ -848,27 +850,35 @@ def end_owners(db: sqlite3.Connection, owners: Iterable[int], ended: str, now: s
 
 def forget_owners(db: sqlite3.Connection) -> None:
     """Those that have ended and answer for no thread any more."""
-    db.execute("DELETE FROM owner WHERE ended IS NOT NULL AND id NOT IN (SELECT owner FROM custody)")
+    db.execute(
+        "DELETE FROM owner WHERE ended IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM custody h WHERE h.owner = owner.id)"
+        " AND NOT EXISTS (SELECT 1 FROM custody h WHERE h.holder = owner.id)"
+    )
 
 
 def custody_of(db: sqlite3.Connection, thread_id: str) -> Custody | None:
     row = db.execute(
-        "SELECT owner, claim, claimed_at, attempts, mark, abandoned FROM custody WHERE thread_id = ?", (thread_id,)
+        "SELECT owner, holder, claim, claimed_at, attempts, mark, abandoned FROM custody WHERE thread_id = ?", (thread_id,)
     ).fetchone()
     return Custody._make(row) if row else None
 
 
 def set_custody(db: sqlite3.Connection, thread_id: str, new: Custody) -> None:
     db.execute(
-        "INSERT OR REPLACE INTO custody (thread_id, owner, claim, claimed_at, attempts, mark, abandoned)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO custody (thread_id, owner, holder, claim, claimed_at, attempts, mark, abandoned)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (thread_id, *new),
     )
 
 
 def end_claim(db: sqlite3.Connection, thread_id: str, claim: int) -> None:
-    """Its saver goes on answering for the thread, if there is one."""
-    db.execute("UPDATE custody SET claim = NULL, claimed_at = NULL WHERE thread_id = ? AND claim = ?", (thread_id, claim))
+    """What its saver wrote and left unfinished runs no more; where it wrote nothing all is as it was before."""
+    db.execute(
+        "UPDATE custody SET owner = CASE WHEN owner = holder THEN 0 ELSE owner END, holder = NULL, claim = NULL,"
+        " claimed_at = NULL WHERE thread_id = ? AND claim = ?",
+        (thread_id, claim),
+    )
     db.execute(
         "DELETE FROM custody WHERE thread_id = :thread_id AND claim IS NULL"
         " AND NOT EXISTS (SELECT 1 FROM namespace n WHERE n.thread_id = :thread_id)",
@@ -882,11 +892,11 @@ def drop_custody(db: sqlite3.Connection, thread_id: str) -> None:
 
 
 def progress_of(db: sqlite3.Connection, thread_id: str) -> str:
-    """Where a thread stands: this changes with every checkpoint and every write in it."""
+    """Where a thread stands: this changes with every checkpoint and every write in it, but an error is no progress."""
     row = db.execute(
         "WITH own AS (SELECT id FROM namespace WHERE thread_id = :thread_id)"
         " SELECT (SELECT max(seq) FROM own CROSS JOIN checkpoint ON namespace = own.id),"
-        " (SELECT max(w.id) FROM own CROSS JOIN write w ON w.namespace = own.id)",
+        " (SELECT max(w.id) FROM own CROSS JOIN write w ON w.namespace = own.id WHERE w.channel <> '__error__')",
         {"thread_id": thread_id},
     ).fetchone()
     return json.dumps(row)
@@ -917,8 +927,8 @@ class Pages(NamedTuple):
 
 # A view cannot look at processes: what it takes for running or crashed is corrected by who has looked.
 _JUDGED = """CASE
-    WHEN v.status = 'running' AND h.owner IN (SELECT value FROM json_each(:gone)) THEN 'crashed'
-    WHEN v.status = 'crashed' AND h.owner IN (SELECT value FROM json_each(:alive)) THEN 'running'
+    WHEN v.status = 'running' AND coalesce(h.holder, h.owner) IN (SELECT value FROM json_each(:gone)) THEN 'crashed'
+    WHEN v.status = 'crashed' AND coalesce(h.holder, h.owner) IN (SELECT value FROM json_each(:alive)) THEN 'running'
     ELSE v.status END"""
 
 
@@ -956,10 +966,24 @@ def _as_json(judged: Judged) -> dict[str, str]:
     return {"alive": json.dumps(judged.alive), "gone": json.dumps(judged.gone)}
 
 
-def status_of(db: sqlite3.Connection, thread_id: str) -> str | None:
-    """As the view has it."""
-    row = db.execute("SELECT status FROM threads WHERE thread_id = ?", (thread_id,)).fetchone()
+def status_of(db: sqlite3.Connection, judged: Judged, thread_id: str) -> str | None:
+    row = db.execute(
+        "SELECT "
+        + _JUDGED
+        + " FROM threads v LEFT JOIN custody h ON h.thread_id = v.thread_id WHERE v.thread_id = :thread_id",
+        {"thread_id": thread_id, **_as_json(judged)},
+    ).fetchone()
     return row[0] if row else None
+
+
+def may_be_running(db: sqlite3.Connection, thread_id: str, owner: int) -> bool:
+    """Whether an owner, which is there, answers for a thread that has not come to an end or to a question."""
+    found: int = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM custody h JOIN threads t ON t.thread_id = h.thread_id"
+        " WHERE h.thread_id = ? AND h.owner = ? AND t.status IN ('running', 'crashed'))",
+        (thread_id, owner),
+    ).fetchone()[0]
+    return bool(found)
 
 
 def idle_threads(

@@ -44,8 +44,8 @@ class Upkeep:
 
         Args:
             status: Only "completed", "interrupted" (a person is waited for), "failed" (an error stands), "running",
-                "crashed" (its process is gone, in mid-run), "stopped" (the saver was closed in mid-run, or another run
-                took over the thread) or "abandoned" (`recover` gave up on it).
+                "crashed" (its process is gone, in mid-run), "stopped" (in mid-run the saver was closed, or its claim given
+                back; or another run took over the thread) or "abandoned" (`recover` gave up on it).
             updated_before: Only those whose latest checkpoint is older; with a time zone.
             updated_after: Only those whose latest checkpoint is newer.
             limit: At most so many.

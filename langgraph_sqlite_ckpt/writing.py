@@ -426,6 +426,11 @@ class PutWrites(Put):
     def committed(self) -> None:
         self.on_disk()
 
+    def on_disk(self) -> None:
+        if self._rows:
+            super().on_disk()
+            self.store.owner.reached(self.place.thread_id, the_end=False)
+
 
 def _utc(moment: Any) -> str:
     """LangGraph's time stamp in one form, so that text order is time order; else the time of this write."""
