@@ -8,6 +8,7 @@ To read the code, start at the top; imports point down this list only:
     saver      SqliteSaver: LangGraph's words, arguments checked
     aio        the async contract: whole operations shipped to another thread
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
+    upgrading  stored states brought up to date, with a write or all of them
     sweeping   idle threads and old checkpoints, in short transactions
     verification  every row is what was written
     overview   threads, runs and sizes, without reading a value
@@ -16,8 +17,10 @@ To read the code, start at the top; imports point down this list only:
     retention  delete, prune, copy: what stays always loads
     history    the ancestor walk for DeltaChannel
     reading    rows -> LangGraph's tuples
+    renaming   what LangGraph calls a task whose node was renamed
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
+    migrations older states in today's shape
     database   connections, transactions, group commit, forks
     operations a write as an object, and its outcome
     file       its path, its marks, and why it cannot be opened
@@ -40,15 +43,19 @@ from langgraph_sqlite_ckpt.errors import (
     EncodeError,
     ForeignFileError,
     InvalidRequest,
+    MigrationError,
     NewerFileError,
+    NewerStateError,
     OpenError,
     ReadOnlyError,
     StorageError,
 )
+from langgraph_sqlite_ckpt.migrations import rename_channel, rename_node
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
+from langgraph_sqlite_ckpt.upgrading import Migrated
 from langgraph_sqlite_ckpt.verification import Problem
 
 AsyncSqliteSaver = SqliteSaver
@@ -67,7 +74,10 @@ __all__ = [
     "EncodeError",
     "ForeignFileError",
     "InvalidRequest",
+    "Migrated",
+    "MigrationError",
     "NewerFileError",
+    "NewerStateError",
     "OpenError",
     "Problem",
     "ReadOnlyError",
@@ -79,4 +89,6 @@ __all__ = [
     "StorageError",
     "Swept",
     "Thread",
+    "rename_channel",
+    "rename_node",
 ]

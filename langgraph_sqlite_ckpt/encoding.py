@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt.blobs import Damaged, Limits, Packed, pack, require_checksum, unpack
 from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, Place
-from langgraph_sqlite_ckpt.tables import CheckpointRow, MetadataRow, Version, WriteRow
+from langgraph_sqlite_ckpt.tables import BlobName, CheckpointRow, MetadataRow, Version, WriteRow
 
 T = TypeVar("T")
 
@@ -134,10 +134,14 @@ class Body:
         return inline
 
     @property
-    def names(self) -> Sequence[tuple[int, str, Version]]:
+    def names(self) -> Sequence[BlobName]:
         """The blobs that may hold the other values."""
-        inline = set(self.inline)
-        return [(self.row.namespace, channel, v) for channel, v in self.versions.items() if channel not in inline]
+        inline, row = set(self.inline), self.row
+        return [
+            BlobName(row.namespace, channel, version, row.state_version)
+            for channel, version in self.versions.items()
+            if channel not in inline
+        ]
 
     def unpacked_rest(self) -> bytes:
         """The serializer's bytes; raises `Damaged`."""

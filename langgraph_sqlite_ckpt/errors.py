@@ -9,6 +9,8 @@
     ├── EncodeError              a value cannot be stored: names thread, channel and type
     ├── DecodeError              a stored value cannot be rebuilt: names thread, channel and type
     ├── DamagedError             stored bytes are not what was written
+    ├── MigrationError           a migration could not bring a state up to date: names thread, checkpoint and function
+    ├── NewerStateError          a state has been through more migrations than this program has
     └── StorageError             SQLite could not do it; its own error is the cause
         ├── BusyError            another connection held the write lock too long
         ├── ReadOnlyError        the file, its folder or this saver is read-only
@@ -94,6 +96,17 @@ class DamagedError(_Placed):
 
     def __str__(self) -> str:
         return f"damaged row ({self.place}): {self.cause}. Restore the file from a backup; other rows still read"
+
+
+class MigrationError(_Placed):
+    """A migration failed on a stored state, or returned something else than one. What is stored is untouched."""
+
+    def __str__(self) -> str:
+        return f"cannot bring a state up to date ({self.place}): {self.cause}"
+
+
+class NewerStateError(CheckpointError):
+    """A newer program, with a longer list of migrations, wrote the state. It is left as it is."""
 
 
 class StorageError(CheckpointError):

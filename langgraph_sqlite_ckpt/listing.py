@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import decode_metadata, storable_text
-from langgraph_sqlite_ckpt.reading import Page, fetch_page
+from langgraph_sqlite_ckpt.reading import Asked, Page, fetch_page
 
 _FIRST_PAGE, _LARGEST_PAGE, _METADATA_PAGE = 8, 128, 1000
 _HEAVY = 4 * 1024 * 1024  # bytes of stored values in a page, after which the next ones are shorter
@@ -60,21 +60,23 @@ class Where:
         return "WHERE " + " AND ".join(self.conditions) if self.conditions else ""
 
 
-def tuples(database: Database, serde: SerializerProtocol, query: Query) -> Iterator[CheckpointTuple]:
+def tuples(database: Database, serde: SerializerProtocol, query: Query, asked: Asked) -> Iterator[CheckpointTuple]:
     """Decodes an item when it is asked for; a damaged one raises when it is reached."""
-    for page in _pages(database, serde, query):
+    for page in _pages(database, serde, query, asked):
         for fetched in page.fetched:
-            yield fetched.decoded(serde, page.chain)
+            yield fetched.decoded(serde, page.chain, asked.migrations)
 
 
-def _pages(database: Database, serde: SerializerProtocol, query: Query) -> Iterator[Page]:
+def _pages(database: Database, serde: SerializerProtocol, query: Query, asked: Asked) -> Iterator[Page]:
     left, size = query.limit, _FIRST_PAGE
     where = _where(database, query)
     matching = _matching(database, serde, query.filter, where) if query.filter else None
     last: int | None = None
     while left is None or left > 0:
         wanted = size if left is None else min(size, left)
-        page = _page(database, where, last, wanted) if matching is None else _chosen(database, matching, wanted)
+        page = (
+            _page(database, where, last, wanted, asked) if matching is None else _chosen(database, matching, wanted, asked)
+        )
         if page is None:
             return
         yield page
@@ -84,22 +86,22 @@ def _pages(database: Database, serde: SerializerProtocol, query: Query) -> Itera
         size = min(size * 2, _LARGEST_PAGE) if page.chain.stored < _HEAVY else max(1, size // 4)
 
 
-def _page(database: Database, where: Where, last: int | None, limit: int) -> Page | None:
+def _page(database: Database, where: Where, last: int | None, limit: int, asked: Asked) -> Page | None:
     if last is not None:
         where = where.also("c.seq < ?", last)
     with database.read() as db:
         rows = tables.select_checkpoints(db, where.sql, where.parameters, limit)
-        return fetch_page(db, rows) if rows else None
+        return fetch_page(db, rows, asked) if rows else None
 
 
-def _chosen(database: Database, matching: Iterator[int], limit: int) -> Page | None:
+def _chosen(database: Database, matching: Iterator[int], limit: int, asked: Asked) -> Page | None:
     """The next checkpoints that passed the filter; one deleted in between is simply not there any more."""
     seqs = [seq for _, seq in zip(range(limit), matching, strict=False)]
     if not seqs:
         return None
     chosen = Where().also("c.seq IN (SELECT value FROM json_each(?))", json.dumps(seqs))
     with database.read() as db:
-        return fetch_page(db, tables.select_checkpoints(db, chosen.sql, chosen.parameters, limit))
+        return fetch_page(db, tables.select_checkpoints(db, chosen.sql, chosen.parameters, limit), asked)
 
 
 def _matching(database: Database, serde: SerializerProtocol, wanted: Mapping[str, Any], where: Where) -> Iterator[int]:

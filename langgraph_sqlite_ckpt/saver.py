@@ -21,16 +21,19 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
-from langgraph_sqlite_ckpt import history, listing, retention
+from langgraph_sqlite_ckpt import history, listing, retention, tables
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
 from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import normalise_path
+from langgraph_sqlite_ckpt.migrations import Migration, Migrations
 from langgraph_sqlite_ckpt.operations import Operation, Statement
-from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
+from langgraph_sqlite_ckpt.reading import Asked, configuration, decode_one, fetch_one
+from langgraph_sqlite_ckpt.renaming import stored_name
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
+from langgraph_sqlite_ckpt.upgrading import UpToDate
 from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
 
@@ -55,9 +58,14 @@ class SqliteSaver(Upkeep, AsyncContract):
         read_only: Never write to the file; writing calls raise `ReadOnlyError`. (SQLite may leave an empty -wal beside it.)
         keep_last: Keep no more than the last so many checkpoints of each thread (and what they need): older ones go with
             each put. Default: keep all.
+        migrations: Functions from the values of a state's channels (a dict) to those of its next version, oldest first;
+            append to the list, never edit it. `rename_channel` and `rename_node` make such entries too. States are brought
+            up to date when they are read, and stored so with the next write; `migrate_all` rewrites the rest. See
+            `migrations.py` for what a function sees.
 
     Raises:
         OpenError: The path cannot be opened (`ForeignFileError`, `NewerFileError`: it is not ours to open).
+        NewerStateError: States in the file have been through more migrations than these.
         InvalidRequest: An argument makes no sense.
     """
 
@@ -71,6 +79,7 @@ class SqliteSaver(Upkeep, AsyncContract):
         busy_timeout: float = 30.0,
         read_only: bool = False,
         keep_last: int | None = None,
+        migrations: Sequence[Migration] = (),
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
@@ -81,10 +90,15 @@ class SqliteSaver(Upkeep, AsyncContract):
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
         require_keep_last(keep_last)
         super().__init__(serde=serde or SafeSerializer(allowed))
-        self._shared = Shared(
-            Database(normalise_path(path), synchronous=synchronous, busy_timeout=busy_timeout, read_only=read_only),
-            keep_last,
+        steps, where = Migrations(migrations), normalise_path(path)
+        database = Database(
+            where,
+            synchronous=synchronous,
+            busy_timeout=busy_timeout,
+            read_only=read_only,
+            accept=lambda db: steps.require_known(tables.newest_state_version(db), where),
         )
+        self._shared = Shared(database, keep_last, steps)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> SqliteSaver:
@@ -138,12 +152,20 @@ class SqliteSaver(Upkeep, AsyncContract):
 
         Raises:
             DecodeError, DamagedError: The checkpoint cannot be rebuilt; the message names the place.
+            MigrationError, NewerStateError: Its state cannot be brought to the version of `migrations`.
         """
         place, checkpoint_id = _address(config)
-        recent = self._shared.store.recent
+        recent, (stored, asked) = self._shared.store.recent, self._asked(place)
         with self._shared.database.read() as db:
-            one = fetch_one(db, recent, place.thread_id, place.checkpoint_ns, checkpoint_id)
-        return None if one is None else decode_one(self.serde, recent, one)
+            one = fetch_one(db, recent, stored, checkpoint_id, asked)
+        return None if one is None else decode_one(self.serde, recent, one, asked.migrations)
+
+    def _asked(self, place: Place) -> tuple[Place, Asked]:
+        """The place as the file has it, where the node that its namespace is named after was renamed since."""
+        migrations = self._shared.store.migrations
+        name = stored_name(self._shared.database, self.serde, migrations, place)
+        known_as = None if name == place.checkpoint_ns else place.checkpoint_ns
+        return place._replace(checkpoint_ns=name), Asked(migrations, known_as)
 
     def list(
         self,
@@ -168,8 +190,13 @@ class SqliteSaver(Upkeep, AsyncContract):
         """
         if limit is not None and limit < 0:
             raise InvalidRequest(f"limit must not be negative: {limit}")
-        query = listing.Query(*_scope(config), filter=filter, before=_before(before), limit=limit)
-        return listing.tuples(self._shared.database, self.serde, query)
+        thread_id, checkpoint_ns, checkpoint_id = _scope(config)
+        asked = Asked(self._shared.store.migrations)
+        if thread_id is not None and checkpoint_ns:
+            stored, asked = self._asked(Place(thread_id, checkpoint_ns))
+            checkpoint_ns = stored.checkpoint_ns
+        query = listing.Query(thread_id, checkpoint_ns, checkpoint_id, filter, _before(before), limit)
+        return listing.tuples(self._shared.database, self.serde, query, asked)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -181,9 +208,12 @@ class SqliteSaver(Upkeep, AsyncContract):
         for channel in channels:
             if not isinstance(channel, str):
                 raise InvalidRequest(f"channels are names, not {channel!r:.80}")
+        recent, (at, asked) = self._shared.store.recent, self._asked(place)
         with self._shared.database.read() as db:
-            stored = history.fetch(db, place.thread_id, place.checkpoint_ns, checkpoint_id, channels)
-        return history.empty(channels) if stored is None else history.decode(self.serde, stored)
+            stored = history.fetch(db, recent, at, checkpoint_id, channels, asked.migrations)
+        if stored is None:
+            return history.empty(channels)
+        return history.decode(self.serde, recent, stored, asked.migrations)
 
     # --- writing ---
 
@@ -272,7 +302,10 @@ class SqliteSaver(Upkeep, AsyncContract):
         taken = checkpoint.copy()
         taken["channel_values"] = {name: _still(value) for name, value in checkpoint["channel_values"].items()}
         operation = PutCheckpoint(self._shared.store, self.serde, place, parent_id, taken, merged, dict(new_versions))
-        return operation, configuration(place, checkpoint_id)
+        return self._up_to_date(operation), configuration(place, checkpoint_id)
+
+    def _up_to_date(self, write: PutCheckpoint | PutWrites) -> Operation[None]:
+        return UpToDate(write) if self._shared.store.migrations.version else write
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -282,7 +315,7 @@ class SqliteSaver(Upkeep, AsyncContract):
             raise InvalidRequest("put_writes needs a checkpoint_id in config['configurable']")
         for channel, _ in writes:
             _text("channel", channel)
-        return PutWrites(
+        write = PutWrites(
             self._shared.store,
             self.serde,
             place._replace(checkpoint_id=checkpoint_id),
@@ -291,6 +324,7 @@ class SqliteSaver(Upkeep, AsyncContract):
             _text("task id", task_id),
             _text("task path", task_path),
         )
+        return self._up_to_date(write)
 
     def _delete_thread(self, thread_id: str) -> Operation[None]:
         text = _thread_id(thread_id)
@@ -318,16 +352,17 @@ class SqliteSaver(Upkeep, AsyncContract):
 class Shared:
     """All of a saver but its serde: what its copies have in common."""
 
-    def __init__(self, database: Database, keep_last: int | None) -> None:
+    def __init__(self, database: Database, keep_last: int | None, migrations: Migrations) -> None:
         self.database = database
         self._keep_last = keep_last
+        self._migrations = migrations
         self.database.renew = self._renew
         self._renew()
 
     def _renew(self) -> None:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
         limits = Limits()
-        self.store = Store(self.database, Recent(limits.cache), limits, self._keep_last)
+        self.store = Store(self.database, Recent(limits.cache), limits, self._keep_last, migrations=self._migrations)
         self.courier = Courier(self.database)
 
     def close(self) -> None:

@@ -29,9 +29,34 @@ from langgraph_sqlite_ckpt.blobs import (
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline, storable_text
 from langgraph_sqlite_ckpt.errors import EncodeError, Place
+from langgraph_sqlite_ckpt.migrations import Migrations
 from langgraph_sqlite_ckpt.operations import Operation, Stale
 from langgraph_sqlite_ckpt.runs import named_run, next_nodes, run_of
-from langgraph_sqlite_ckpt.tables import NewBlob, NewCheckpoint, NewWrite, Version
+from langgraph_sqlite_ckpt.tables import BlobHead, BlobName, NewBlob, NewCheckpoint, NewWrite, Version
+
+
+class Settled:
+    """The last checkpoints that were stored with every value at today's state version, or known to be equal to it.
+
+    What a child of theirs leaves unchanged is stored already, under its version. Others' children are compared with what
+    the file has, once. Thread-safe: each step is one operation on a dict.
+    """
+
+    _MOST = 10_000
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[str, str], str | None] = {}
+
+    def latest(self, place: Place) -> str | None:
+        return self._latest.get((place.thread_id, place.checkpoint_ns))
+
+    def remember(self, place: Place) -> None:
+        if len(self._latest) >= self._MOST:
+            self._latest.clear()
+        self._latest[place.thread_id, place.checkpoint_ns] = place.checkpoint_id
+
+    def forget(self, place: Place) -> None:
+        self._latest.pop((place.thread_id, place.checkpoint_ns), None)
 
 
 @dataclass(frozen=True)
@@ -43,6 +68,8 @@ class Store:
     limits: Limits
     keep_last: int | None = None
     kept: dict[str, int] = field(default_factory=dict)  # by thread, where more than keep_last had to be kept
+    migrations: Migrations = field(default_factory=lambda: Migrations(()))
+    settled: Settled = field(default_factory=Settled)
 
 
 class Draft(NamedTuple):
@@ -64,6 +91,8 @@ class PutCheckpoint(Operation[None]):
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]
     new_versions: ChannelVersions
+    namespace: int | None = None  # where the file calls it otherwise until this is applied
+    _apart: Mapping[str, Any] = field(init=False)  # values that differ from what their version means to others
     _row: NewCheckpoint = field(init=False)
     _drafts: Sequence[Draft] = field(init=False)
     _kept: Mapping[str, Version] = field(init=False)  # channels whose value the file has under that version
@@ -74,10 +103,45 @@ class PutCheckpoint(Operation[None]):
 
     def prepare(self) -> None:
         beside, fresh, unchanged = self._sort()
-        self._kept, self._same = dict(self._already_stored(unchanged)), {}
-        gaps = {channel: version for channel, version in unchanged.items() if channel not in self._kept}
+        self._kept, self._same, self._apart = {}, {}, {}
+        if self._is_settled():
+            self._kept = dict(self._already_stored(unchanged))
+        else:
+            self._compare(unchanged)
+        there = self._kept.keys() | self._apart.keys()
+        gaps = {channel: version for channel, version in unchanged.items() if channel not in there}
         self._drafts = [*self._draft(fresh, fresh=True), *self._draft(gaps, fresh=False)]
-        self._row = self._encode_row(beside)
+        self._row = self._encode_row({**beside, **self._apart})
+
+    @property
+    def _state_version(self) -> int:
+        return self.store.migrations.version
+
+    def _is_settled(self) -> bool:
+        """Whether what is unchanged can only be what the file has under its version."""
+        return not self._state_version or self.parent_id == (self.store.settled.latest(self.place) or ())
+
+    def _compare(self, unchanged: Mapping[str, Version]) -> None:
+        """The unchanged values with what the file has: migrations may have changed some."""
+        with self.store.database.read() as db:
+            heads = tables.blobs_named(db, self._names(self._found_namespace(db), unchanged))
+            chain = Chain(tables.chain(db, [head.id for head in heads]))
+        for head in heads:
+            value = self.checkpoint["channel_values"][head.channel]
+            encoded = encode(self.serde, self.place._replace(channel=head.channel), value)
+            if encoded == (head.type, _raw(chain, head)):
+                self._kept = {**self._kept, head.channel: unchanged[head.channel]}
+                self._same[head.channel] = head.id
+            elif head.state_version == self._state_version:
+                self._apart = {**self._apart, head.channel: value}
+
+    def _found_namespace(self, db: sqlite3.Connection) -> int:
+        if self.namespace is not None:
+            return self.namespace
+        return tables.find_namespace(db, self.place.thread_id, self.place.checkpoint_ns) or 0
+
+    def _names(self, namespace: int, versions: Mapping[str, Version]) -> Sequence[BlobName]:
+        return [BlobName(namespace, *item, self._state_version) for item in versions.items()]
 
     def _sort(self) -> tuple[Mapping[str, Any], dict[str, Version], dict[str, Version]]:
         """The values by where they go: beside the body, into new blobs, or where they are already."""
@@ -106,8 +170,7 @@ class PutCheckpoint(Operation[None]):
                 unsure[channel] = version
         if unsure:
             with self.store.database.read() as db:
-                namespace = tables.find_namespace(db, self.place.thread_id, self.place.checkpoint_ns) or 0
-                heads = tables.blobs_named(db, [(namespace, *item) for item in unsure.items()])
+                heads = tables.blobs_named(db, self._names(self._found_namespace(db), unsure))
             yield from ((head.channel, unsure[head.channel]) for head in heads)
 
     def _draft(self, versions: Mapping[str, Version], *, fresh: bool) -> Iterator[Draft]:
@@ -123,7 +186,11 @@ class PutCheckpoint(Operation[None]):
             if len(packed.data) > self.store.limits.value:
                 raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
             yield Draft(
-                NewBlob(channel, version, kind, packed.codec, base, position, *packed[1:3], packed.data), raw, fresh
+                NewBlob(
+                    channel, version, self._state_version, kind, packed.codec, base, position, *packed[1:3], packed.data
+                ),
+                raw,
+                fresh,
             )
 
     def _pack(self, channel: str, raw: bytes) -> tuple[Packed, int | None, int]:
@@ -166,6 +233,7 @@ class PutCheckpoint(Operation[None]):
             source=storable_text(source) if isinstance(source, str) else None,
             next=next_nodes(self.checkpoint["channel_values"]),
             created_at=_utc(created_at),
+            state_version=self._state_version,
             metadata=metadata.text,
             exact_type=metadata.exact_type,
             exact=metadata.exact,
@@ -188,8 +256,10 @@ class PutCheckpoint(Operation[None]):
     def apply(self, db: sqlite3.Connection) -> None:
         row, place = self._row, self.place
         standing = tables.find_standing(db, place.thread_id, place.checkpoint_ns, row.checkpoint_id, row.parent_id)
+        if standing.state_version is not None:
+            self.store.migrations.require_known(standing.state_version, place)
         self._store_blobs(db, standing.namespace)
-        if standing.present:
+        if standing.state_version is not None:
             tables.replace_checkpoint(db, standing.namespace, named_run(self.metadata), row)
         else:
             tables.insert_checkpoint(db, standing.namespace, run_of(db, place, self.metadata, row, standing), row)
@@ -210,35 +280,49 @@ class PutCheckpoint(Operation[None]):
         replaced = self._replaced(present)
         for blob in replaced:
             tables.retire_blob(db, blob)
+        at_today = {channel for channel, head in present.items() if head.state_version == self._state_version}
         self._stored = [
             (tables.insert_blob(db, namespace, draft.blob), draft)
             for draft in self._drafts
-            if draft.fresh or draft.blob.channel not in present
+            if draft.fresh or draft.blob.channel not in at_today
         ]
         if replaced:
             tables.delete_unneeded_blobs(db, namespace)
 
-    def _present(self, db: sqlite3.Connection, namespace: int) -> Mapping[str, int]:
+    def _present(self, db: sqlite3.Connection, namespace: int) -> Mapping[str, BlobHead]:
         """What the file holds under the versions that this checkpoint names anew or counts on, by channel."""
         drafted = {draft.blob.channel: draft.blob.version for draft in self._drafts}
         names = {**self.new_versions, **self._kept, **drafted}
         if not names:
             return {}
-        return {head.channel: head.id for head in tables.blobs_named(db, [(namespace, *name) for name in names.items()])}
+        return {head.channel: head for head in tables.blobs_named(db, self._names(namespace, names))}
 
-    def _require_what_it_leans_on(self, db: sqlite3.Connection, present: Mapping[str, int]) -> None:
+    def _require_what_it_leans_on(self, db: sqlite3.Connection, present: Mapping[str, BlobHead]) -> None:
         """Somebody may have deleted or replaced it since: a thread, pruned by another process in the middle of its run."""
         bases = {draft.blob.base for draft in self._drafts if draft.blob.base is not None}
-        there = self._kept.keys() <= present.keys() and self._same.items() <= present.items()
+        ids = {channel: head.id for channel, head in present.items()}
+        there = self._kept.keys() <= ids.keys() and self._same.items() <= ids.items() and not self._filled(present)
         if not there or (bases and tables.missing_blobs(db, bases)):
+            self.store.settled.forget(self.place)
             for channel in self.checkpoint["channel_values"]:
                 self.store.recent.forget(self._key(channel))
             raise Stale
 
-    def _replaced(self, present: Mapping[str, int]) -> Sequence[int]:
+    def _filled(self, present: Mapping[str, BlobHead]) -> bool:
+        """Whether somebody else stored a migrated value meanwhile, perhaps another one: it has to be compared."""
+        gaps = {draft.blob.channel for draft in self._drafts if not draft.fresh}
+        version = self._state_version
+        return version > 0 and any(head.channel in gaps and head.state_version == version for head in present.values())
+
+    def _replaced(self, present: Mapping[str, BlobHead]) -> Sequence[int]:
         """A new version means what this checkpoint says: another value, none, or a scalar beside the body."""
         filled = {draft.blob.channel for draft in self._drafts if not draft.fresh} | self._kept.keys()
-        return [blob for channel, blob in present.items() if channel not in filled]
+        again = {draft.blob.channel for draft in self._drafts if draft.fresh}
+        return [
+            head.id
+            for channel, head in present.items()
+            if channel not in filled and (head.state_version == self._state_version or channel not in again)
+        ]
 
     # --- after it ---
 
@@ -246,6 +330,17 @@ class PutCheckpoint(Operation[None]):
         for blob, draft in self._stored:
             value = Value(blob, draft.blob.version, draft.blob.position, draft.blob.type, draft.raw)
             self.store.recent.remember(self._key(draft.blob.channel), value)
+        if self._state_version and not self._apart:
+            self.store.settled.remember(self.place)
+        elif self._state_version:
+            self.store.settled.forget(self.place)
+
+
+def _raw(chain: Chain, head: BlobHead) -> bytes | None:
+    try:
+        return chain.raw(head.id)
+    except Damaged:  # it equals nothing
+        return None
 
 
 @dataclass
@@ -277,7 +372,12 @@ class PutWrites(Operation[None]):
     def apply(self, db: sqlite3.Connection) -> None:
         if not self._rows:
             return
-        namespace = tables.intern_namespace(db, self.place.thread_id, self.place.checkpoint_ns)
+        thread_id, checkpoint_ns = self.place.thread_id, self.place.checkpoint_ns
+        namespace, state_version = tables.find_target(db, thread_id, checkpoint_ns, self.checkpoint_id)
+        if state_version is not None:
+            self.store.migrations.require_known(state_version, self.place)
+        if namespace is None:
+            namespace = tables.intern_namespace(db, thread_id, checkpoint_ns)
         tables.keep_first_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx >= 0])
         tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
 
