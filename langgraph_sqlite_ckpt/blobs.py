@@ -257,7 +257,7 @@ class Named(Generic[Blob]):
 
     def __init__(self, blobs: Iterable[Blob]) -> None:
         self._blobs: dict[tuple[int, str, Version | None], list[Blob]] = {}
-        for blob in blobs:
+        for blob in (blob for blob in blobs if isinstance(blob.state_version, int)):  # else it is damage
             self._blobs.setdefault((blob.namespace, blob.channel, blob.version), []).append(blob)
 
     def get(self, name: BlobName) -> Blob | None:

@@ -166,6 +166,8 @@ def _fields(row: CheckpointRow) -> Mapping[str, Any]:
     try:
         texts = row.metadata.encode(errors="surrogateescape"), (row.beside or "").encode(errors="surrogateescape")
         require_checksum(row.checksum, texts[0], row.exact or b"", row.body, texts[1], row.rest or b"")
+        if not isinstance(row.state_version, int):
+            raise Damaged("its state version is no number")
         fields = own_versions(json.loads(unpack(row.body_codec, row.body_size, row.body)))
         fields["channel_versions"].items()
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:

@@ -157,10 +157,11 @@ class Function:
         snapshots = {name for name, value in snapshot.values.items() if isinstance(value, _DeltaSnapshot)}
         made = self.function(given, snapshot.graph) if self.takes_graph else self.function(given)
         _require_values(made)
-        before = snapshot.values.keys() - own.keys()
+        before, newest = snapshot.values.keys() - own.keys(), max(snapshot.versions.values(), default=None)
         snapshot.values = own | {name: _DeltaSnapshot(v) if name in snapshots else v for name, v in made.items()}
         _take_away(snapshot, before - made.keys())
-        _add(snapshot, made.keys() - snapshot.versions.keys())
+        if newest is not None:
+            _add(snapshot, made.keys() - snapshot.versions.keys(), newest)
 
 
 def _bare(value: Any) -> Any:
@@ -184,11 +185,8 @@ def _take_away(snapshot: Snapshot, channels: Iterable[str]) -> None:
         snapshot.fields["updated_channels"] = [name for name in snapshot.fields["updated_channels"] if name in there]
 
 
-def _add(snapshot: Snapshot, channels: Iterable[str]) -> None:
+def _add(snapshot: Snapshot, channels: Iterable[str], newest: Any) -> None:
     """With the newest version there is, seen by whoever asks what is new since a breakpoint: nobody wrote it."""
-    if not snapshot.versions:
-        return
-    newest = max(snapshot.versions.values())
     for channel in channels:
         snapshot.versions[channel] = newest
         if INTERRUPT in snapshot.seen:

@@ -7,6 +7,7 @@ import math
 import os
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -191,11 +192,13 @@ class SqliteSaver(Upkeep, AsyncContract):
         if limit is not None and limit < 0:
             raise InvalidRequest(f"limit must not be negative: {limit}")
         thread_id, checkpoint_ns, checkpoint_id = _scope(config)
-        asked = Asked(self._shared.store.migrations)
+        asked, bound = Asked(self._shared.store.migrations), _before(before)
         if thread_id is not None and checkpoint_ns:
             stored, asked = self._asked(Place(thread_id, checkpoint_ns))
+            if bound is not None and bound.checkpoint_ns == checkpoint_ns:
+                bound = replace(bound, checkpoint_ns=stored.checkpoint_ns)
             checkpoint_ns = stored.checkpoint_ns
-        query = listing.Query(thread_id, checkpoint_ns, checkpoint_id, filter, _before(before), limit)
+        query = listing.Query(thread_id, checkpoint_ns, checkpoint_id, filter, bound, limit)
         return listing.tuples(self._shared.database, self.serde, query, asked)
 
     def get_delta_channel_history(

@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import INTERRUPT, TASKS
 
 from langgraph_sqlite_ckpt import retention, tables
-from langgraph_sqlite_ckpt.blobs import pack
+from langgraph_sqlite_ckpt.blobs import Packed, pack
 from langgraph_sqlite_ckpt.encoding import encode
 from langgraph_sqlite_ckpt.errors import CheckpointError, ClosedError, DamagedError, InvalidRequest, Place, StorageError
 from langgraph_sqlite_ckpt.migrations import ERROR_SOURCE, JOIN, graph_of
@@ -51,6 +51,7 @@ class Upgrade(Operation[int]):
     _put: PutCheckpoint = field(init=False)
     _writes: Sequence[ChangedWrite] = field(init=False)
     _below: Sequence[Adoption] = field(init=False)
+    _applied: bool = field(init=False, default=False)
 
     # --- before the transaction ---
 
@@ -82,12 +83,13 @@ class Upgrade(Operation[int]):
     def _changed_writes(self, rows: Sequence[WriteRow], today: Sequence[tuple[str, str, Any]]) -> Iterator[ChangedWrite]:
         for row, (task_id, channel, value) in zip(rows, today, strict=True):
             path = row.task_path if self._row.has_child else self._path(row.task_path)
-            kind, packed = row.type, (row.codec, row.size, row.checksum, row.data)
+            packed = Packed(row.codec, row.size, row.checksum, row.data)
+            stored = ChangedWrite(row.id, row.task_id, row.task_path, row.channel, row.type, *packed)
+            changed = stored._replace(task_id=task_id, task_path=path, channel=channel)
             if channel in (INTERRUPT, TASKS, ERROR_SOURCE) or channel.startswith(JOIN):
                 kind, raw = encode(self.serde, self.place._replace(channel=channel), value)
-                packed = pack(raw, self.store.limits)
-            changed = ChangedWrite(row.id, task_id, path, channel, kind, *packed)
-            if changed != (row.id, row.task_id, row.task_path, *row[6:]):
+                changed = ChangedWrite(row.id, task_id, path, channel, kind, *pack(raw, self.store.limits))
+            if changed != stored:
                 yield changed
 
     def _path(self, path: str) -> str:
@@ -108,6 +110,7 @@ class Upgrade(Operation[int]):
     # --- in the transaction ---
 
     def apply(self, db: sqlite3.Connection) -> int:
+        self._applied = False
         if self._one is None:
             return 0
         now = tables.find_checkpoint(db, self._row.namespace, self._row.checkpoint_id)
@@ -118,6 +121,7 @@ class Upgrade(Operation[int]):
         writes = tables.writes_of(db, now.namespace, now.checkpoint_id)
         if now.state_version != self._row.state_version or [w.id for w in writes] != self._read_writes:
             raise Stale
+        self._applied = True
         self._put.apply(db)
         tables.change_writes(db, self._writes)
         return 1 + sum(adoption.apply(db) for adoption in self._below)
@@ -132,7 +136,7 @@ class Upgrade(Operation[int]):
         return [write.id for write in self._one.fetched.writes]
 
     def committed(self) -> None:
-        if self._one is not None:
+        if self._applied:
             self._put.committed()
             for adoption in self._below:
                 adoption.committed()
@@ -148,6 +152,7 @@ class Adoption(Operation[int]):
     known_as: str
     _namespace: int | None = field(init=False, default=None)
     _upgrades: Sequence[Upgrade] = field(init=False, default=())
+    _applied: bool = field(init=False, default=False)
 
     def prepare(self) -> None:
         with self.store.database.read() as db:
@@ -161,16 +166,18 @@ class Adoption(Operation[int]):
             upgrade.prepare()
 
     def apply(self, db: sqlite3.Connection) -> int:
+        self._applied = False
         found = tables.find_namespace(db, *self.place[:2])
         if found is None or tables.find_namespace(db, self.place.thread_id, self.known_as) is not None:
             return 0  # gone, or under its new name already
         if found != self._namespace:
             raise Stale
+        self._applied = True
         tables.rename_namespace(db, found, self.known_as)
         return sum(upgrade.apply(db) for upgrade in self._upgrades)
 
     def committed(self) -> None:
-        for upgrade in self._upgrades:
+        for upgrade in self._upgrades if self._applied else ():
             upgrade.committed()
 
 

@@ -91,7 +91,7 @@ class PutCheckpoint(Operation[None]):
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]
     new_versions: ChannelVersions
-    namespace: int | None = None  # where the file calls it otherwise until this is applied
+    upgraded_in: int | None = None  # the namespace of a stored checkpoint that only changes its shape, and perhaps its name
     _apart: Mapping[str, Any] = field(init=False)  # values that differ from what their version means to others
     _row: NewCheckpoint = field(init=False)
     _drafts: Sequence[Draft] = field(init=False)
@@ -119,6 +119,8 @@ class PutCheckpoint(Operation[None]):
 
     def _is_settled(self) -> bool:
         """Whether what is unchanged can only be what the file has under its version."""
+        if self.upgraded_in is not None:
+            return False
         return not self._state_version or self.parent_id == (self.store.settled.latest(self.place) or ())
 
     def _compare(self, unchanged: Mapping[str, Version]) -> None:
@@ -136,8 +138,8 @@ class PutCheckpoint(Operation[None]):
                 self._apart = {**self._apart, head.channel: value}
 
     def _found_namespace(self, db: sqlite3.Connection) -> int:
-        if self.namespace is not None:
-            return self.namespace
+        if self.upgraded_in is not None:
+            return self.upgraded_in
         return tables.find_namespace(db, self.place.thread_id, self.place.checkpoint_ns) or 0
 
     def _names(self, namespace: int, versions: Mapping[str, Version]) -> Sequence[BlobName]:
