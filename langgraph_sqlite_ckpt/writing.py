@@ -119,9 +119,10 @@ class PutCheckpoint(Operation[None]):
 
     def _is_settled(self) -> bool:
         """Whether what is unchanged can only be what the file has under its version."""
-        if self.upgraded_in is not None:
-            return False
-        return not self._state_version or self.parent_id == (self.store.settled.latest(self.place) or ())
+        if not self._state_version:
+            return True
+        latest = self.store.settled.latest(self.place)
+        return self.upgraded_in is None and latest is not None and latest == self.parent_id
 
     def _compare(self, unchanged: Mapping[str, Version]) -> None:
         """The unchanged values with what the file has: migrations may have changed some."""
