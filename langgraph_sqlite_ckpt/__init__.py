@@ -6,7 +6,11 @@
 To read the code, start at the top; imports point down this list only:
 
     saver      SqliteSaver: LangGraph's words, arguments checked
+    recovery   claim and recover: what a crash left unfinished goes on
+    claims     one saver alone runs a thread
     aio        the async contract: whole operations shipped to another thread
+    once       what a task does outside, not repeated by a resume
+    effects    the entries of it: begun, done, in doubt
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
     upgrading  stored states brought up to date, with a write or all of them
     sweeping   idle threads and old checkpoints, in short transactions
@@ -21,8 +25,10 @@ To read the code, start at the top; imports point down this list only:
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
     migrations older states in today's shape
+    custody    who answers for a thread: owners, claims
     database   connections, transactions, group commit, forks
     operations a write as an object, and its outcome
+    liveness   whether a process is still there
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: against an earlier version of itself
@@ -33,6 +39,8 @@ To read the code, start at the top; imports point down this list only:
     errors     every error, drawn once
 """
 
+from langgraph_sqlite_ckpt.claims import Claim
+from langgraph_sqlite_ckpt.effects import Effect
 from langgraph_sqlite_ckpt.errors import (
     BusyError,
     CheckpointError,
@@ -40,6 +48,9 @@ from langgraph_sqlite_ckpt.errors import (
     DamagedError,
     DecodeError,
     DiskFullError,
+    EffectInDoubt,
+    EffectNotDone,
+    EffectRunning,
     EncodeError,
     ForeignFileError,
     InvalidRequest,
@@ -49,9 +60,11 @@ from langgraph_sqlite_ckpt.errors import (
     OpenError,
     ReadOnlyError,
     StorageError,
+    ThreadBusy,
 )
 from langgraph_sqlite_ckpt.migrations import rename_channel, rename_node
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
+from langgraph_sqlite_ckpt.recovery import Recovered
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
@@ -67,10 +80,15 @@ __all__ = [
     "AsyncSqliteSaver",
     "BusyError",
     "CheckpointError",
+    "Claim",
     "ClosedError",
     "DamagedError",
     "DecodeError",
     "DiskFullError",
+    "Effect",
+    "EffectInDoubt",
+    "EffectNotDone",
+    "EffectRunning",
     "EncodeError",
     "ForeignFileError",
     "InvalidRequest",
@@ -81,6 +99,7 @@ __all__ = [
     "OpenError",
     "Problem",
     "ReadOnlyError",
+    "Recovered",
     "Run",
     "SafeSerializer",
     "Size",
@@ -89,6 +108,7 @@ __all__ = [
     "StorageError",
     "Swept",
     "Thread",
+    "ThreadBusy",
     "rename_channel",
     "rename_node",
 ]

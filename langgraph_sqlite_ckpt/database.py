@@ -84,6 +84,11 @@ class Database:
         self._closed = False
         _FORKS.add(self)
 
+    @property
+    def busy_timeout(self) -> float:
+        """Seconds that a write waits for others."""
+        return self._busy_timeout
+
     # --- opening and closing ---
 
     def _open(self) -> None:
@@ -296,6 +301,20 @@ class Database:
             finally:
                 if patience is not None:
                     _wait_for_others(db, self._busy_timeout)
+
+    def write_if_free(self, work: Callable[[sqlite3.Connection], object], *, patience: float = 1.0) -> None:
+        """A statement that may as well not happen: where something is in the way for longer than so many seconds."""
+        if not self._writing.acquire(timeout=patience):
+            return
+        try:
+            with suppress(sqlite3.Error, CheckpointError):
+                db = self._writable()
+                _wait_for_others(db, patience)
+                work(db)
+        finally:
+            if self._writer is not None:
+                _wait_for_others(self._writer, self._busy_timeout)
+            self._writing.release()
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:

@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt.blobs import Damaged, Limits, Packed, pack, require_checksum, unpack
 from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, Place
-from langgraph_sqlite_ckpt.tables import BlobName, CheckpointRow, MetadataRow, Version, WriteRow
+from langgraph_sqlite_ckpt.tables import BlobName, CheckpointRow, EffectRow, MetadataRow, Version, WriteRow
 
 T = TypeVar("T")
 
@@ -55,6 +55,15 @@ def encode(serde: SerializerProtocol, place: Place, value: Any) -> tuple[str, by
         return kind, bytes(raw)
     except Exception as error:  # whatever the serializer or the user's class raises
         raise EncodeError(place, f"its type is {type_name(value)}: {error}") from error
+
+
+def encode_packed(serde: SerializerProtocol, limits: Limits, place: Place, value: Any) -> tuple[str, Packed]:
+    """A value by itself, for one row."""
+    kind, raw = encode(serde, place, value)
+    packed = pack(raw, limits)
+    if len(packed.data) > limits.value:
+        raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
+    return kind, packed
 
 
 def type_name(value: object) -> str:
@@ -341,6 +350,16 @@ def decode_writes(serde: SerializerProtocol, place: Place, rows: Iterable[WriteR
 
 
 def unpack_write(row: WriteRow) -> bytes:
+    require_checksum(row.checksum, row.data)
+    return unpack(row.codec, row.size, row.data)
+
+
+def unpack_effect(row: EffectRow) -> bytes:
+    """The serializer's bytes of its result; none where it is not done."""
+    if row.finished_at is None or row.error is not None:
+        return b""
+    if row.type is None or row.codec is None or row.size is None or row.checksum is None or row.data is None:
+        raise Damaged(f"the result of effect {row.name!r} is missing")
     require_checksum(row.checksum, row.data)
     return unpack(row.codec, row.size, row.data)
 

@@ -11,6 +11,10 @@
     ├── DamagedError             stored bytes are not what was written
     ├── MigrationError           a migration could not bring a state up to date: names thread, checkpoint and function
     ├── NewerStateError          a state has been through more migrations than this program has
+    ├── ThreadBusy               somebody else has a claim on the thread
+    │   └── EffectRunning        an effect of `once` is being called right now
+    ├── EffectInDoubt            an effect of `once` was begun, and nobody knows whether it happened
+    ├── EffectNotDone            raise it in an effect of `once`: surely nothing happened
     └── StorageError             SQLite could not do it; its own error is the cause
         ├── BusyError            another connection held the write lock too long
         ├── ReadOnlyError        the file, its folder or this saver is read-only
@@ -107,6 +111,41 @@ class MigrationError(_Placed):
 
 class NewerStateError(CheckpointError):
     """A newer program, with a longer list of migrations, wrote the state. It is left as it is."""
+
+
+class ThreadBusy(CheckpointError):
+    """Somebody else runs this thread under a claim (or took over what this saver had claimed)."""
+
+
+class EffectRunning(ThreadBusy):
+    """The effect is being called right now, by another process or another thread of this one. It was not called again."""
+
+
+class EffectInDoubt(CheckpointError):
+    """An effect was begun, and nobody knows whether it happened. It was not called again.
+
+    Attributes:
+        place: Its thread, namespace and checkpoint.
+        node, name: Where it was called, and its name there.
+        key: The idempotency key that it was called with: ask the service, then `saver.resolve(key, happened=...)`.
+        since: When it was begun.
+        cause: What is known of its end.
+    """
+
+    def __init__(self, place: Place, node: str, name: str, key: str, since: str, cause: str) -> None:
+        super().__init__(place, node, name, key, since, cause)
+        self.place, self.node, self.name, self.key, self.since, self.cause = place, node, name, key, since, cause
+
+    def __str__(self) -> str:
+        return (
+            f"whether effect {self.name!r} of node {self.node!r} happened is not known ({self.place}; key {self.key}; "
+            f"begun {self.since}; {self.cause}). Find out, then say so: saver.resolve({self.key!r}, happened=True, "
+            f"result=...), or happened=False to have it called again. saver.effects(status='in_doubt') lists all of these"
+        )
+
+
+class EffectNotDone(CheckpointError):
+    """For you to raise in an effect of `once`, where surely nothing happened: it may then be called again."""
 
 
 class StorageError(CheckpointError):

@@ -389,13 +389,10 @@ class Migrations:
     def _renames(self, version: int) -> Iterator[RenameNode]:
         return (step for step in self._steps[version:] if isinstance(step, RenameNode))
 
-    def nodes_before(self, name: str) -> set[str]:
-        """Every name that this node may have had, its own included."""
-        names = {name}
-        for step in reversed(self._steps):
-            if isinstance(step, RenameNode) and step.new in names:
-                names.add(step.old)
-        return names
+    @property
+    def renamed_nodes(self) -> set[str]:
+        """Every name that a node does not have any more."""
+        return {step.old for step in self._renames(0)}
 
     def channel_before(self, channel: str, graph: str, version: int) -> str:
         """What a channel of today's was called at that version; the graph by its name of then."""

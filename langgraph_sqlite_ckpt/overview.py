@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.errors import InvalidRequest
+from langgraph_sqlite_ckpt.tables import Judged, OverviewRow
 
-Status = Literal["completed", "interrupted", "failed", "running"]
-_ALL = 2**63 - 1  # above every number
+Status = Literal["completed", "interrupted", "failed", "running", "stopped", "crashed", "abandoned"]
+ALL = 2**63 - 1  # above every number
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
@@ -69,25 +70,31 @@ class Stats(NamedTuple):
 
 def threads(
     db: sqlite3.Connection,
+    judged: Judged,
     status: str | None,
-    updated_before: datetime | None,
-    updated_after: datetime | None,
-    limit: int | None,
-    after: Thread | str | None,
+    updated_before: datetime | None = None,
+    updated_after: datetime | None = None,
+    limit: int | None = None,
+    after: Thread | str | None = None,
 ) -> Sequence[Thread]:
     """Newest thread first, by when it was made: an order that does not change between pages."""
     wanted = {
         "status": _known(status),
         "before": as_text(updated_before),
         "after": as_text(updated_after),
-        "limit": _limit(limit),
+        "limit": row_limit(limit),
         "number": _number_of(db, after),
     }
-    return [Thread(**_typed(row)) for row in tables.threads(db, wanted)]
+    return [Thread(*_typed(row)) for row in tables.threads(db, judged, wanted)]
 
 
 def runs(
-    db: sqlite3.Connection, thread_id: str | None, status: str | None, limit: int | None, after: Run | None
+    db: sqlite3.Connection,
+    judged: Judged,
+    thread_id: str | None,
+    status: str | None,
+    limit: int | None,
+    after: Run | None,
 ) -> Sequence[Run]:
     """Newest run first, by when it began."""
     if after is not None and not isinstance(after, Run):
@@ -95,15 +102,15 @@ def runs(
     wanted = {
         "thread_id": thread_id,
         "status": _known(status),
-        "limit": _limit(limit),
-        "number": after.number if after else _ALL,
+        "limit": row_limit(limit),
+        "number": after.number if after else ALL,
     }
-    return [Run(**_typed(row)) for row in tables.runs(db, wanted)]
+    return [Run(*_typed(row)) for row in tables.runs(db, judged, wanted)]
 
 
 def _number_of(db: sqlite3.Connection, after: Thread | str | None) -> int:
     if after is None or isinstance(after, Thread):
-        return after.number if after else _ALL
+        return after.number if after else ALL
     number = tables.find_namespace(db, after, "") if isinstance(after, str) else None
     if number is None:
         raise InvalidRequest(f"after is the last thread of the page before, or its id, not {after!r:.80}")
@@ -134,13 +141,10 @@ def as_text(moment: datetime | None) -> str | None:
     return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
-def _typed(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **row,
-        "next": tuple(json.loads(row["next"])),
-        "created_at": datetime.fromisoformat(row["created_at"]),
-        "updated_at": datetime.fromisoformat(row["updated_at"]),
-    }
+def _typed(row: OverviewRow) -> tuple[Any, ...]:
+    """What `Thread` and `Run` say, in their order."""
+    moments = [datetime.fromisoformat(moment) for moment in (row.created_at, row.updated_at)]
+    return (row.thread_id, row.status, tuple(json.loads(row.next)), row.step, row.run_id, *moments, *row[-2:])
 
 
 def _known(status: str | None) -> str | None:
@@ -149,7 +153,7 @@ def _known(status: str | None) -> str | None:
     return status
 
 
-def _limit(limit: int | None) -> int:
+def row_limit(limit: int | None) -> int:
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise InvalidRequest(f"limit is a number of rows, not negative, not {limit!r}")
     return -1 if limit is None else limit

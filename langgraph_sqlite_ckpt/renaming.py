@@ -28,10 +28,11 @@ from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import Body, decode, readable_metadata
 from langgraph_sqlite_ckpt.errors import CheckpointError, Place
 from langgraph_sqlite_ckpt.migrations import BRANCH, JOIN, SEPARATOR, START, TASK_MARK, Migrations, graph_of
-from langgraph_sqlite_ckpt.tables import BlobRow, CheckpointRow, WriteRow
+from langgraph_sqlite_ckpt.tables import BlobRow, CheckpointRow, EffectTask, WriteRow
 
 PULL, PUSH = "__pregel_pull", "__pregel_push"
 _ANSWERS = 32  # questions of one task that are recognised
+_CALLS = 32  # `@task` calls of one task whose effects are recognised
 _JOINS = 6  # joins into one node of which every combination is tried
 
 
@@ -52,6 +53,7 @@ class Member(NamedTuple):
 
     body: Body
     writes: Sequence[WriteRow]
+    effects: Sequence[EffectTask]
     sends: Sequence[BlobRow]
 
 
@@ -90,7 +92,7 @@ def fetch_family(db: sqlite3.Connection, body: Body, writes: Sequence[WriteRow])
 
 def _member(db: sqlite3.Connection, body: Body, writes: Sequence[WriteRow]) -> Member:
     sends = tables.chain_named(db, [name for name in body.names if name.channel == TASKS])
-    return Member(body, writes, sends)
+    return Member(body, writes, tables.effects_of_checkpoint(db, body.row.namespace, body.row.checkpoint_id), sends)
 
 
 def _parent(namespace: str) -> str | None:
@@ -118,11 +120,15 @@ class _Found:
         new_ns = self.namespaces.setdefault(old_ns, old_ns)
         namer = _Namer(member, self._migrations, _sent_to(serde, member))
         ids: dict[str, str] = {}
-        for name, task_id in {*_of_writes(member.writes, namer.sent), *map(_task_of, called)}:
+        effects = [(effect.node, effect.task_id) for effect in member.effects]
+        for name, task_id in {*_of_writes(member.writes, namer.sent), *map(_task_of, called), *effects}:
             task = namer.recognised(name, task_id)
             if task is not None:
                 ids[task_id] = namer.renamed(task, new_ns)
                 self._ask(_below(old_ns, f"{task.name}:{task_id}"), _below(new_ns, f"{namer.name(name)}:{ids[task_id]}"))
+        for name, task_id in effects:
+            if task_id not in ids:
+                ids[task_id] = namer.renamed_call(name, task_id, new_ns) or task_id
         self.tasks[old_ns] = {old: new for old, new in ids.items() if old != new}
         for namespace in called:
             self.namespaces[namespace] = self._namespace(namespace, namer, ids, new_ns)
@@ -217,6 +223,28 @@ class _Namer:
             others = sorted(self._migrations.trigger(trigger, self._graph, version) for trigger in others)
         return self._id(new_ns, self.name(task.name), (kind, *others)) or ""
 
+    def renamed_call(self, name: str, task_id: str, new_ns: str) -> str | None:
+        """The id of today of a `@task` that a node of this checkpoint called."""
+        for caller in self._callers():
+            old_id, new_id = self._id(self._row.checkpoint_ns, *caller), self.renamed(caller, new_ns)
+            old_task_ns = _below(self._row.checkpoint_ns, f"{caller.name}:{old_id}")
+            for number in range(_CALLS):
+                if self._id(old_task_ns, name, (PUSH, _path(caller.name, caller.cause), str(number))) == task_id:
+                    today = self.name(caller.name)
+                    cause = (PUSH, _path(today, caller.cause), str(number))
+                    return self._id(_below(new_ns, f"{today}:{new_id}"), name, cause)
+        return None
+
+    def _callers(self) -> Iterator[Task]:
+        """Every task that a renamed node, or one that has run here, may be."""
+        for name in sorted({*self._migrations.renamed_nodes, *self._fields["versions_seen"], *self.sent, *self._triggered}):
+            for cause in self._causes(name):
+                yield Task(name, cause)
+
+    @property
+    def _triggered(self) -> set[str]:
+        return {name[len(BRANCH) :] for name in self._fields["channel_versions"] if name.startswith(BRANCH)}
+
     def name(self, node: str) -> str:
         return self._migrations.node(node, self._graph, self._row.state_version)
 
@@ -248,6 +276,11 @@ class _Namer:
     def _step(self) -> int | None:
         step = readable_metadata(self._row).get("step", -2)
         return step + 1 if isinstance(step, int) else None
+
+
+def _path(name: str, cause: Sequence[str]) -> str:
+    """A task's path as LangGraph writes it."""
+    return f"~{PULL}, {name}" if cause[0] == PULL else f"~{PUSH}, {int(cause[1]):010d}, {0:010d}"
 
 
 def _joins(channel: str, name: str) -> bool:
@@ -321,11 +354,11 @@ def _plain_name(database: Database, migrations: Migrations, place: Place) -> str
         return place.checkpoint_ns
     with database.read() as db:
         names = [name for _, name in tables.namespaces_of(db, place.thread_id)]
-    renamed = (name for name in names if name and TASK_MARK not in name and _path(migrations, name) == place.checkpoint_ns)
+    renamed = (n for n in names if n and TASK_MARK not in n and _nodes(migrations, n) == place.checkpoint_ns)
     return next(renamed, place.checkpoint_ns)
 
 
-def _path(migrations: Migrations, stored: str) -> str:
+def _nodes(migrations: Migrations, stored: str) -> str:
     """A path of nodes by today's names."""
     parts = stored.split(SEPARATOR)
     return SEPARATOR.join(

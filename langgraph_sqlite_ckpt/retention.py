@@ -34,6 +34,7 @@ def prune(db: sqlite3.Connection, limits: Limits, thread_ids: Iterable[str], str
 def delete_thread(db: sqlite3.Connection, thread_id: str) -> None:
     for namespace, _ in tables.namespaces_of(db, thread_id):
         tables.delete_namespace(db, namespace)
+    tables.drop_custody(db, thread_id)
 
 
 def trim(db: sqlite3.Connection, thread_id: str, root: int, count: int, kept: int) -> int:
@@ -192,7 +193,10 @@ def _repack(db: sqlite3.Connection, blob: BlobHead, packed: Packed, base: int | 
 
 
 def copy_thread(db: sqlite3.Connection, source: str, target: str) -> None:
-    """All of it: order, parents, namespaces, writes, values. The copy shares nothing with its source."""
+    """All of it: order, parents, namespaces, writes, values. The copy shares nothing with its source.
+
+    But for effects (see `effects.py`): what was done, or is in doubt, is so for the copy too, under the key that was used.
+    """
     if tables.namespaces_of(db, target):
         raise InvalidRequest(f"thread {target!r} exists already: delete it first, or name another target")
     namespaces = tables.namespaces_of(db, source)
@@ -202,6 +206,7 @@ def copy_thread(db: sqlite3.Connection, source: str, target: str) -> None:
     tables.copy_checkpoints(db, source, target)
     for namespace, copy in copies:
         tables.copy_writes(db, namespace, copy)
+        tables.copy_effects(db, namespace, copy)
         copied: dict[int | None, int | None] = {None: None}
         for blob, base in tables.bases_of(db, namespace).items():
             if base not in copied:

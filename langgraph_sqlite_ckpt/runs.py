@@ -18,6 +18,7 @@ from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import Place
 
+NOTHING_NEXT = "[]"
 _BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
 
 

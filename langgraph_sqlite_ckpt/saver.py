@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import math
 import os
 import random
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -25,13 +27,16 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph_sqlite_ckpt import history, listing, retention, tables
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
+from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
 from langgraph_sqlite_ckpt.database import Database, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.migrations import Migration, Migrations
+from langgraph_sqlite_ckpt.once import Once
 from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.reading import Asked, configuration, decode_one, fetch_one
+from langgraph_sqlite_ckpt.recovery import Recovering
 from langgraph_sqlite_ckpt.renaming import stored_name
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
 from langgraph_sqlite_ckpt.upgrading import UpToDate
@@ -39,7 +44,7 @@ from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
 
 
-class SqliteSaver(Upkeep, AsyncContract):
+class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
     """Keeps every thread, run and step of LangGraph graphs in one SQLite file; sync and async graphs alike.
 
         graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
@@ -359,22 +364,52 @@ class Shared:
         self.database = database
         self._keep_last = keep_last
         self._migrations = migrations
+        _OPEN.add(self)
         self.database.renew = self._renew
         self._renew()
+        if not database.read_only:
+            record_the_gone(database)
 
     def _renew(self) -> None:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
         limits = Limits()
-        self.store = Store(self.database, Recent(limits.cache), limits, self._keep_last, migrations=self._migrations)
+        self.owner = Owner(self._start_heart)
+        self.store = Store(
+            self.database, Recent(limits.cache), limits, self.owner, self._keep_last, migrations=self._migrations
+        )
         self.courier = Courier(self.database)
+        self._heart: Heart | None = None
+
+    def _start_heart(self) -> None:
+        self._heart = Heart(self.database, self.owner)
 
     def close(self) -> None:
+        self.sign_off()
         self.database.close()
+        self._end_threads()
+
+    def sign_off(self) -> None:
+        if self.owner.registered:
+            self.database.write_if_free(self.owner.sign_off)
+
+    def _end_threads(self) -> None:
         self.courier.halt()
+        if self._heart is not None:
+            self._heart.stop()
 
     def __del__(self) -> None:
         if hasattr(self, "courier"):
-            self.courier.halt()
+            self._end_threads()
+
+
+_OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()
+
+
+@atexit.register
+def _sign_off_all() -> None:
+    """An interpreter that ends normally has not crashed."""
+    for shared in tuple(_OPEN):
+        shared.sign_off()
 
 
 # --- ids, normalised in one place ---

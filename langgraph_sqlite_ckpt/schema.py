@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 
 APPLICATION_ID = 0x4C474350  # "LGCP", in the header of every file of ours
+SILENCE = 60  # seconds without a heartbeat after which an owner that nobody can look at counts as gone
 
 # Why these columns:
 # - checkpoint.seq is the order of commits; latest and history mean this order, not the greatest id. (No AUTOINCREMENT: it
@@ -27,6 +28,12 @@ APPLICATION_ID = 0x4C474350  # "LGCP", in the header of every file of ours
 # - a subgraph's checkpoints may be stored before the root checkpoint that they belong to; until it comes its id stands for
 #   their run.
 # - checkpoint_by_source_anywhere is for listings of the whole file; as an expression it is out of the way of others.
+# - owner is a saver that wrote (see `liveness.py`), ended how its time ended: 'closed' or 'gone'. custody says who answers
+#   for a thread: whoever wrote to it last. claim is a number while it runs the thread alone; attempts how often `recover`
+#   went on from mark (where the thread stood then).
+# - effect is what a task does outside (see `effects.py`): begun before it is called, finished after it, in doubt where an
+#   error stands or its owner is gone. call numbers the attempt that may finish it. key is what the outside was called with:
+#   not unique, as the entries of a thread's copy stand for the very same effects.
 # - codec tells how bytes were packed, size how many they were before, key_id (null: not encrypted) with which key;
 #   checksum is the CRC-32 of the bytes as stored (of a checkpoint: metadata, exact, body, beside, rest); the unpacked bytes
 #   are covered by zstd's own.
@@ -49,7 +56,6 @@ CREATE TABLE checkpoint (
     created_at TEXT NOT NULL,
     has_child INTEGER NOT NULL DEFAULT 0,
     state_version INTEGER NOT NULL DEFAULT 0,
-    owner INTEGER,
     metadata TEXT NOT NULL,
     exact_type TEXT,
     exact BLOB,
@@ -111,12 +117,57 @@ CREATE TABLE write (
     data BLOB NOT NULL,
     UNIQUE (namespace, checkpoint_id, task_id, idx)
 );
+CREATE TABLE owner (
+    id INTEGER PRIMARY KEY,
+    host TEXT NOT NULL,
+    boot TEXT NOT NULL,
+    space TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    started TEXT NOT NULL,
+    opened_at TEXT NOT NULL,
+    beat_at TEXT NOT NULL,
+    ended_at TEXT,
+    ended TEXT
+);
+CREATE TABLE custody (
+    thread_id TEXT PRIMARY KEY,
+    owner INTEGER NOT NULL,
+    claim INTEGER,
+    claimed_at TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    mark TEXT,
+    abandoned INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX custody_by_owner ON custody (owner);
+CREATE TABLE effect (
+    id INTEGER PRIMARY KEY,
+    namespace INTEGER NOT NULL,
+    checkpoint_id TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    node TEXT NOT NULL,
+    key TEXT NOT NULL,
+    owner INTEGER NOT NULL,
+    call INTEGER NOT NULL,
+    started_at TEXT NOT NULL,
+    finished_at TEXT,
+    error TEXT,
+    type TEXT,
+    codec INTEGER,
+    size INTEGER,
+    checksum INTEGER,
+    key_id INTEGER,
+    data BLOB,
+    UNIQUE (namespace, checkpoint_id, task_id, name)
+);
+CREATE INDEX effect_by_key ON effect (key);
 """
 
 # An interrupt waits until its own task writes something after it, or somebody a resume for whichever task waits. (LangGraph
 # stores a task's second question together with the answer to its first: a task's own resume is no answer.) An error stands
-# until its task writes again. Until the liveness of processes is recorded, a run that crashed says 'running' too.
-_VIEWS = """
+# until its task writes again. Whether an owner is alive only a process can find out: until one has written that it is gone,
+# its silence tells (`threads()` and `runs()` look for themselves). A run that another one has left behind has stopped.
+_VIEWS = f"""
 CREATE VIEW checkpoints AS
 SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS parent_checkpoint_id, c.step, c.source,
     c.next,
@@ -136,13 +187,26 @@ SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS p
                 SELECT 1 FROM write later WHERE later.namespace = w.namespace AND later.checkpoint_id = w.checkpoint_id
                 AND later.id > w.id AND later.task_id = w.task_id)
         ) THEN 'failed'
-        ELSE 'running'
+        ELSE coalesce((
+            SELECT CASE
+                WHEN h.abandoned THEN 'abandoned'
+                WHEN o.ended = 'closed' THEN 'stopped'
+                WHEN o.ended = 'gone' THEN 'crashed'
+                WHEN o.beat_at < strftime('%Y-%m-%dT%H:%M:%f', 'now', '-{SILENCE} seconds') THEN 'crashed'
+                ELSE 'running' END
+            FROM custody h JOIN owner o ON o.id = h.owner WHERE h.thread_id = n.thread_id), 'stopped')
     END AS status,
     c.created_at, c.metadata, c.seq
 FROM checkpoint c JOIN namespace n ON n.id = c.namespace;
 
 CREATE VIEW runs AS
-SELECT first.run_id, n.thread_id, last.status, last.next, last.step, first.created_at, last.created_at AS updated_at,
+SELECT first.run_id, n.thread_id,
+    CASE
+        WHEN last.status IN ('running', 'crashed', 'abandoned')
+            AND last.seq < (SELECT max(c.seq) FROM checkpoint c WHERE c.namespace = first.namespace) THEN 'stopped'
+        ELSE last.status
+    END AS status,
+    last.next, last.step, first.created_at, last.created_at AS updated_at,
     (SELECT count(*) FROM checkpoint c WHERE c.run_id = first.run_id AND c.namespace = first.namespace) AS checkpoints,
     first.seq
 FROM checkpoint first

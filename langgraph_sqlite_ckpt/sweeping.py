@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from langgraph_sqlite_ckpt import retention, tables
 from langgraph_sqlite_ckpt.blobs import Limits
+from langgraph_sqlite_ckpt.custody import record_the_gone
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest
 from langgraph_sqlite_ckpt.operations import Statement
@@ -57,6 +58,7 @@ class Sweep:
     def run(self, database: Database, limits: Limits) -> Swept:
         """A transaction for each batch of threads, so that writers get their turn in between."""
         self._require_sense()
+        record_the_gone(database)  # else what has crashed still says "running"
         total = Swept(0, 0, 0)
         idle_since = None if self.idle_for is None else as_text(datetime.now(timezone.utc) - self.idle_for)
         if idle_since is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import NamedTuple, Union
 
 Version = Union[str, int, float]
 
@@ -158,6 +158,118 @@ class Standing(NamedTuple):
     parent_has_child: bool
 
 
+class OwnerRow(NamedTuple):
+    """A saver that wrote: the process it lives in, and until when."""
+
+    id: int
+    host: str
+    boot: str
+    space: str
+    pid: int
+    started: str
+    opened_at: str
+    beat_at: str
+    ended: str | None
+
+
+class NewOwner(NamedTuple):
+    id: int
+    host: str
+    boot: str
+    space: str
+    pid: int
+    started: str
+    opened_at: str
+
+
+class Custody(NamedTuple):
+    """Who answers for a thread; `claim` while it runs the thread alone."""
+
+    owner: int
+    claim: int | None
+    claimed_at: str | None
+    attempts: int
+    mark: str | None
+    abandoned: int
+
+
+class EffectRow(NamedTuple):
+    """What a task does outside, with its result where it is done."""
+
+    id: int
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    name: str
+    node: str
+    key: str
+    owner: int
+    started_at: str
+    finished_at: str | None
+    error: str | None
+    type: str | None
+    codec: int | None
+    size: int | None
+    checksum: int | None
+    data: bytes | None
+
+
+class EffectTask(NamedTuple):
+    """Whose it is."""
+
+    id: int
+    task_id: str
+    node: str
+
+
+class EffectHead(NamedTuple):
+    """The same without its result, and with what has become of it."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    node: str
+    name: str
+    key: str
+    status: str
+    started_at: str
+    finished_at: str | None
+    error: str | None
+    number: int
+
+
+class NewEffect(NamedTuple):
+    namespace: int
+    checkpoint_id: str
+    task_id: str
+    name: str
+    node: str
+    key: str
+    owner: int
+    call: int
+    started_at: str
+
+
+class EffectResult(NamedTuple):
+    """What an effect gave, packed."""
+
+    finished_at: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class Judged(NamedTuple):
+    """The owners that have not signed off, by what a look at their processes says."""
+
+    alive: Sequence[int]
+    gone: Sequence[int]
+
+
 _COLUMNS = """c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.has_child,
     c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,
     c.rest_codec, c.rest_size, c.rest, c.checksum"""
@@ -215,6 +327,7 @@ def rename_namespace(db: sqlite3.Connection, namespace: int, checkpoint_ns: str)
 
 def delete_namespace(db: sqlite3.Connection, namespace: int) -> None:
     for statement in (
+        "DELETE FROM effect WHERE namespace = ?",
         "DELETE FROM write WHERE namespace = ?",
         "DELETE FROM blob WHERE namespace = ?",
         "DELETE FROM checkpoint WHERE namespace = ?",
@@ -390,8 +503,9 @@ def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | Non
 
 
 def delete_checkpoints(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> None:
-    """With their writes; children of theirs become checkpoints without a parent, parents ones without a child."""
+    """With their writes and effects; their children become checkpoints without a parent, parents ones without a child."""
     keys = [(namespace, checkpoint_id) for checkpoint_id in checkpoint_ids]
+    db.executemany("DELETE FROM effect WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.executemany("DELETE FROM write WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.executemany("DELETE FROM checkpoint WHERE namespace = ? AND checkpoint_id = ?", keys)
     db.execute(
@@ -650,14 +764,240 @@ def copy_writes(db: sqlite3.Connection, source: int, target: int) -> None:
     )
 
 
+# --- effects ---
+
+_EFFECT = """
+    SELECT e.id, n.thread_id, n.checkpoint_ns, e.checkpoint_id, e.task_id, e.name, e.node, e.key, e.owner, e.started_at,
+        e.finished_at, e.error, e.type, e.codec, e.size, e.checksum, e.data
+    FROM effect e JOIN namespace n ON n.id = e.namespace
+"""
+
+
+def namespace_with_checkpoint(
+    db: sqlite3.Connection, thread_id: str, namespaces: Sequence[str], checkpoint_id: str
+) -> int | None:
+    """Which of these namespaces of the thread has the checkpoint."""
+    row = db.execute(
+        "SELECT n.id FROM json_each(?) j CROSS JOIN namespace n ON n.thread_id = ? AND n.checkpoint_ns = j.value"
+        " CROSS JOIN checkpoint c ON c.namespace = n.id AND c.checkpoint_id = ?",
+        (json.dumps(namespaces), thread_id, checkpoint_id),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task_id: str, named: str) -> EffectRow | None:
+    row = db.execute(
+        _EFFECT + " WHERE e.namespace = ? AND e.checkpoint_id = ? AND e.task_id = ? AND e.name = ?",
+        (namespace, checkpoint_id, task_id, named),
+    ).fetchone()
+    return EffectRow._make(row) if row else None
+
+
+def effect_of_key(db: sqlite3.Connection, key: str) -> EffectRow | None:
+    row = db.execute(_EFFECT + " WHERE e.key = ? ORDER BY e.id LIMIT 1", (key,)).fetchone()
+    return EffectRow._make(row) if row else None
+
+
+def effects_of_namespace(db: sqlite3.Connection, namespace: int) -> Iterator[EffectRow]:
+    return (EffectRow._make(row) for row in db.execute(_EFFECT + " WHERE e.namespace = ? ORDER BY e.id", (namespace,)))
+
+
+def effects_of_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Sequence[EffectTask]:
+    rows = db.execute(
+        "SELECT id, task_id, node FROM effect WHERE namespace = ? AND checkpoint_id = ? ORDER BY id",
+        (namespace, checkpoint_id),
+    )
+    return [EffectTask._make(row) for row in rows]
+
+
+def change_effects(db: sqlite3.Connection, changed: Sequence[EffectTask]) -> None:
+    """Their tasks are called otherwise now; first out of each other's way, as two may swap their names."""
+    db.executemany("UPDATE effect SET task_id = 'changing ' || id WHERE id = ?", [(effect.id,) for effect in changed])
+    db.executemany("UPDATE effect SET task_id = ?, node = ? WHERE id = ?", [(e.task_id, e.node, e.id) for e in changed])
+
+
+def begin_effect(db: sqlite3.Connection, new: NewEffect) -> None:
+    db.execute(
+        "INSERT INTO effect (namespace, checkpoint_id, task_id, name, node, key, owner, call, started_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        new,
+    )
+
+
+def begin_effect_again(db: sqlite3.Connection, key: str, owner: int, call: int, started_at: str) -> None:
+    db.execute(
+        "UPDATE effect SET owner = ?, call = ?, started_at = ?, finished_at = NULL, error = NULL WHERE key = ?",
+        (owner, call, started_at, key),
+    )
+
+
+def finish_effect(db: sqlite3.Connection, key: str, call: int, result: EffectResult) -> None:
+    """Nothing happens where the thread was deleted, or somebody else took over."""
+    db.execute(
+        "UPDATE effect SET finished_at = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?"
+        " WHERE key = ? AND call = ? AND finished_at IS NULL",
+        (*result, key, call),
+    )
+
+
+def doubt_effect(db: sqlite3.Connection, key: str, call: int, now: str, error: str) -> None:
+    db.execute(
+        "UPDATE effect SET finished_at = ?, error = ? WHERE key = ? AND call = ? AND finished_at IS NULL",
+        (now, error, key, call),
+    )
+
+
+def withdraw_effect(db: sqlite3.Connection, key: str, call: int) -> None:
+    db.execute("DELETE FROM effect WHERE key = ? AND call = ? AND finished_at IS NULL", (key, call))
+
+
+def resolve_effect(db: sqlite3.Connection, key: str, result: EffectResult) -> None:
+    """It happened, whatever stood in doubt."""
+    db.execute(
+        "UPDATE effect SET finished_at = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?, error = NULL"
+        " WHERE key = ?",
+        (*result, key),
+    )
+
+
+def forget_effect(db: sqlite3.Connection, key: str) -> None:
+    db.execute("DELETE FROM effect WHERE key = ?", (key,))
+
+
+def copy_effects(db: sqlite3.Connection, source: int, target: int) -> None:
+    db.execute(
+        "INSERT INTO effect (namespace, checkpoint_id, task_id, name, node, key, owner, call, started_at, finished_at,"
+        " error, type, codec, size, checksum, key_id, data)"
+        " SELECT ?, checkpoint_id, task_id, name, node, key, owner, call, started_at, finished_at, error, type, codec,"
+        " size, checksum, key_id, data FROM effect WHERE namespace = ? ORDER BY id",
+        (target, source),
+    )
+
+
+# Of this saver itself it is known which effects are running; of others, whether they are there.
+_EFFECT_STATUS = """CASE
+    WHEN e.error IS NOT NULL THEN 'in_doubt'
+    WHEN e.finished_at IS NOT NULL THEN 'done'
+    WHEN e.owner = :own THEN CASE WHEN e.key IN (SELECT value FROM json_each(:running)) THEN 'running' ELSE 'in_doubt' END
+    WHEN e.owner IN (SELECT value FROM json_each(:alive)) THEN 'running'
+    ELSE 'in_doubt' END"""
+
+
+def effects(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[EffectHead]:
+    """Keyset pages: those numbered below `:number`. A null thread or status is any."""
+    rows = db.execute(
+        "SELECT * FROM (SELECT n.thread_id, n.checkpoint_ns, e.checkpoint_id, e.task_id, e.node, e.name, e.key, "
+        + _EFFECT_STATUS
+        + " AS status, e.started_at, e.finished_at, e.error, e.id"
+        " FROM effect e JOIN namespace n ON n.id = e.namespace"
+        " WHERE e.id < :number AND (:thread_id IS NULL OR n.thread_id = :thread_id) ORDER BY e.id DESC)"
+        " WHERE :status IS NULL OR status = :status LIMIT :limit",
+        wanted,
+    )
+    return [EffectHead._make(row) for row in rows]
+
+
 def _new_id(cursor: sqlite3.Cursor) -> int:
     assert cursor.lastrowid is not None  # an INSERT that did not raise made a row
     return cursor.lastrowid
 
 
+# --- owners and custody ---
+
+_OWNER = "SELECT id, host, boot, space, pid, started, opened_at, beat_at, ended FROM owner"
+
+
+def add_owner(db: sqlite3.Connection, new: NewOwner) -> bool:
+    """Whether it was not there yet."""
+    added = db.execute(
+        "INSERT INTO owner (id, host, boot, space, pid, started, opened_at, beat_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (id) DO NOTHING",
+        (*new, new.opened_at),
+    )
+    return added.rowcount > 0
+
+
+def open_owners(db: sqlite3.Connection) -> Sequence[OwnerRow]:
+    return [OwnerRow._make(row) for row in db.execute(_OWNER + " WHERE ended IS NULL")]
+
+
+def owner_of_id(db: sqlite3.Connection, owner: int) -> OwnerRow | None:
+    row = db.execute(_OWNER + " WHERE id = ?", (owner,)).fetchone()
+    return OwnerRow._make(row) if row else None
+
+
+def beat(db: sqlite3.Connection, owner: int, now: str) -> None:
+    db.execute("UPDATE owner SET beat_at = ? WHERE id = ?", (now, owner))
+
+
+def end_owners(db: sqlite3.Connection, owners: Iterable[int], ended: str, now: str) -> None:
+    """What ended first stands."""
+    db.executemany(
+        "UPDATE owner SET ended = ?, ended_at = ? WHERE id = ? AND ended IS NULL", [(ended, now, id_) for id_ in owners]
+    )
+
+
+def forget_owners(db: sqlite3.Connection) -> None:
+    """Those that have ended and answer for no thread any more."""
+    db.execute("DELETE FROM owner WHERE ended IS NOT NULL AND id NOT IN (SELECT owner FROM custody)")
+
+
+def custody_of(db: sqlite3.Connection, thread_id: str) -> Custody | None:
+    row = db.execute(
+        "SELECT owner, claim, claimed_at, attempts, mark, abandoned FROM custody WHERE thread_id = ?", (thread_id,)
+    ).fetchone()
+    return Custody._make(row) if row else None
+
+
+def set_custody(db: sqlite3.Connection, thread_id: str, new: Custody) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO custody (thread_id, owner, claim, claimed_at, attempts, mark, abandoned)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (thread_id, *new),
+    )
+
+
+def end_claim(db: sqlite3.Connection, thread_id: str, claim: int) -> None:
+    """Its saver goes on answering for the thread, if there is one."""
+    db.execute("UPDATE custody SET claim = NULL, claimed_at = NULL WHERE thread_id = ? AND claim = ?", (thread_id, claim))
+    db.execute(
+        "DELETE FROM custody WHERE thread_id = :thread_id AND claim IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM namespace n WHERE n.thread_id = :thread_id)",
+        {"thread_id": thread_id},
+    )
+
+
+def drop_custody(db: sqlite3.Connection, thread_id: str) -> None:
+    """Of a thread that was deleted; a claim on it goes on."""
+    db.execute("DELETE FROM custody WHERE thread_id = ? AND claim IS NULL", (thread_id,))
+
+
+def progress_of(db: sqlite3.Connection, thread_id: str) -> str:
+    """Where a thread stands: this changes with every checkpoint and every write in it."""
+    row = db.execute(
+        "WITH own AS (SELECT id FROM namespace WHERE thread_id = :thread_id)"
+        " SELECT (SELECT max(seq) FROM own CROSS JOIN checkpoint ON namespace = own.id),"
+        " (SELECT max(w.id) FROM own CROSS JOIN write w ON w.namespace = own.id)",
+        {"thread_id": thread_id},
+    ).fetchone()
+    return json.dumps(row)
+
+
 # --- overviews: through the views, which name what people see; no value is read ---
 
-_OVERVIEW = ("thread_id", "status", "next", "step", "run_id", "created_at", "updated_at", "checkpoints", "number")
+
+class OverviewRow(NamedTuple):
+    """A thread or a run."""
+
+    thread_id: str
+    status: str
+    next: str
+    step: int | None
+    run_id: str
+    created_at: str
+    updated_at: str
+    checkpoints: int
+    number: int
 
 
 class Pages(NamedTuple):
@@ -666,30 +1006,51 @@ class Pages(NamedTuple):
     free: int
 
 
-def threads(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[dict[str, Any]]:
+# A view cannot look at processes: what it takes for running or crashed is corrected by who has looked.
+_JUDGED = """CASE
+    WHEN v.status = 'running' AND h.owner IN (SELECT value FROM json_each(:gone)) THEN 'crashed'
+    WHEN v.status = 'crashed' AND h.owner IN (SELECT value FROM json_each(:alive)) THEN 'running'
+    ELSE v.status END"""
+
+
+def threads(db: sqlite3.Connection, judged: Judged, wanted: Mapping[str, object]) -> Sequence[OverviewRow]:
     """Keyset pages: those numbered below `:number`. A null bound is no bound."""
     rows = db.execute(
-        "SELECT t.thread_id, t.status, t.next, t.step, t.run_id, t.created_at, t.updated_at, t.checkpoints, n.id"
-        " FROM namespace n JOIN threads t ON t.thread_id = n.thread_id"
-        " WHERE n.checkpoint_ns = '' AND n.id < :number AND (:status IS NULL OR t.status = :status)"
-        " AND (:before IS NULL OR t.updated_at < :before) AND (:after IS NULL OR t.updated_at > :after)"
-        " ORDER BY n.id DESC LIMIT :limit",
-        wanted,
+        "SELECT * FROM (SELECT v.thread_id, "
+        + _JUDGED
+        + " AS status, v.next, v.step, v.run_id, v.created_at, v.updated_at, v.checkpoints, n.id"
+        " FROM namespace n JOIN threads v ON v.thread_id = n.thread_id LEFT JOIN custody h ON h.thread_id = n.thread_id"
+        " WHERE n.checkpoint_ns = '' AND n.id < :number"
+        " AND (:before IS NULL OR v.updated_at < :before) AND (:after IS NULL OR v.updated_at > :after)"
+        " ORDER BY n.id DESC) WHERE :status IS NULL OR status = :status LIMIT :limit",
+        {**wanted, **_as_json(judged)},
     )
-    return [dict(zip(_OVERVIEW, row, strict=True)) for row in rows]
+    return [OverviewRow._make(row) for row in rows]
 
 
-def runs(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[dict[str, Any]]:
+def runs(db: sqlite3.Connection, judged: Judged, wanted: Mapping[str, object]) -> Sequence[OverviewRow]:
     """Keyset pages: those numbered below `:number`. Without "or null", so that SQLite starts from the thread."""
-    of_thread = " AND r.thread_id = :thread_id" if wanted["thread_id"] is not None else ""
+    of_thread = " AND v.thread_id = :thread_id" if wanted["thread_id"] is not None else ""
     rows = db.execute(
-        "SELECT r.thread_id, r.status, r.next, r.step, r.run_id, r.created_at, r.updated_at, r.checkpoints, r.seq"
-        " FROM runs r WHERE r.seq < :number AND (:status IS NULL OR r.status = :status)"
+        "SELECT * FROM (SELECT v.thread_id, "
+        + _JUDGED
+        + " AS status, v.next, v.step, v.run_id, v.created_at, v.updated_at, v.checkpoints, v.seq"
+        " FROM runs v LEFT JOIN custody h ON h.thread_id = v.thread_id WHERE v.seq < :number"
         + of_thread
-        + " ORDER BY r.seq DESC LIMIT :limit",
-        wanted,
+        + " ORDER BY v.seq DESC) WHERE :status IS NULL OR status = :status LIMIT :limit",
+        {**wanted, **_as_json(judged)},
     )
-    return [dict(zip(_OVERVIEW, row, strict=True)) for row in rows]
+    return [OverviewRow._make(row) for row in rows]
+
+
+def _as_json(judged: Judged) -> dict[str, str]:
+    return {"alive": json.dumps(judged.alive), "gone": json.dumps(judged.gone)}
+
+
+def status_of(db: sqlite3.Connection, thread_id: str) -> str | None:
+    """As the view has it."""
+    row = db.execute("SELECT status FROM threads WHERE thread_id = ?", (thread_id,)).fetchone()
+    return row[0] if row else None
 
 
 def idle_threads(
@@ -732,7 +1093,8 @@ def sizes_by_thread(db: sqlite3.Connection, top: int) -> Sequence[tuple[str, int
     return db.execute(
         "SELECT n.thread_id, sum(s.stored), sum(s.size) FROM ("
         " SELECT namespace, length(data) AS stored, size FROM blob"
-        " UNION ALL SELECT namespace, length(data), size FROM write) s"
+        " UNION ALL SELECT namespace, length(data), size FROM write"
+        " UNION ALL SELECT namespace, length(data), size FROM effect WHERE data IS NOT NULL) s"
         " JOIN namespace n ON n.id = s.namespace GROUP BY n.thread_id ORDER BY 2 DESC, 1 LIMIT ?",
         (top,),
     ).fetchall()
@@ -752,6 +1114,7 @@ def stored_bytes(db: sqlite3.Connection, thread_id: str) -> int:
     total: int = db.execute(
         "SELECT coalesce(sum(bytes), 0) FROM ("
         " SELECT length(data) AS bytes, namespace FROM blob UNION ALL SELECT length(data), namespace FROM write"
+        " UNION ALL SELECT length(data), namespace FROM effect WHERE data IS NOT NULL"
         " UNION ALL SELECT length(body) + length(metadata) + coalesce(length(rest), 0), namespace FROM checkpoint)"
         " WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?)",
         (thread_id,),
@@ -794,6 +1157,8 @@ def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
     return db.execute(
         "SELECT 'checkpoint without a namespace', seq FROM checkpoint WHERE namespace NOT IN (SELECT id FROM namespace)"
         " UNION ALL SELECT 'write without a namespace', id FROM write WHERE namespace NOT IN (SELECT id FROM namespace)"
+        " UNION ALL SELECT 'effect without a checkpoint', e.id FROM effect e WHERE NOT EXISTS (SELECT 1 FROM checkpoint c"
+        "  JOIN namespace n ON n.id = c.namespace WHERE c.namespace = e.namespace AND c.checkpoint_id = e.checkpoint_id)"
         " UNION ALL SELECT 'value without a namespace', id FROM blob WHERE namespace NOT IN (SELECT id FROM namespace)"
         " UNION ALL SELECT 'value whose base is gone', id FROM blob"
         "  WHERE base IS NOT NULL AND base NOT IN (SELECT id FROM blob)"

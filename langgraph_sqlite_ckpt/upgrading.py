@@ -24,7 +24,7 @@ from langgraph_sqlite_ckpt.migrations import ERROR_SOURCE, JOIN, graph_of
 from langgraph_sqlite_ckpt.operations import Operation, Stale, Statement
 from langgraph_sqlite_ckpt.reading import Asked, One, decode_one, fetch_one
 from langgraph_sqlite_ckpt.renaming import PULL, caller_of, stored_name
-from langgraph_sqlite_ckpt.tables import ChangedWrite, CheckpointRow, WriteRow
+from langgraph_sqlite_ckpt.tables import ChangedWrite, CheckpointRow, EffectTask, WriteRow
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ class Upgrade(Operation[int]):
     _one: One | None = field(init=False, default=None)
     _put: PutCheckpoint = field(init=False)
     _writes: Sequence[ChangedWrite] = field(init=False)
+    _effects: Sequence[EffectTask] = field(init=False)
     _below: Sequence[Adoption] = field(init=False)
     _applied: bool = field(init=False, default=False)
 
@@ -71,6 +72,7 @@ class Upgrade(Operation[int]):
         )
         self._put.prepare()
         self._writes = list(self._changed_writes(one.fetched.writes, today.pending_writes or ()))
+        self._effects = list(self._changed_effects(one))
         self._below = () if self.alone else tuple(self._adoptions(one))
         for adoption in self._below:
             adoption.prepare()
@@ -91,6 +93,17 @@ class Upgrade(Operation[int]):
                 changed = ChangedWrite(row.id, task_id, path, channel, kind, *pack(raw, self.store.limits))
             if changed != stored:
                 yield changed
+
+    def _changed_effects(self, one: One) -> Iterator[EffectTask]:
+        """An effect of `once` is its task's, whatever its node is called: it must not be called again."""
+        family = one.fetched.family
+        if family is None:
+            return
+        tasks = one.fetched.renaming(self.serde, self.store.migrations).tasks
+        graph, version = graph_of(self.place.checkpoint_ns), self._row.state_version
+        for effect in family.head.effects:
+            if effect.task_id in tasks:
+                yield EffectTask(effect.id, tasks[effect.task_id], self.store.migrations.node(effect.node, graph, version))
 
     def _path(self, path: str) -> str:
         """Of a task that is still due. What finished steps wrote keeps its path: DeltaChannels replay it in that order."""
@@ -124,6 +137,7 @@ class Upgrade(Operation[int]):
         self._applied = True
         self._put.apply(db)
         tables.change_writes(db, self._writes)
+        tables.change_effects(db, self._effects)
         return 1 + sum(adoption.apply(db) for adoption in self._below)
 
     def _is_done(self, now: CheckpointRow) -> bool:
@@ -184,6 +198,40 @@ class Adoption(Operation[int]):
 # --- before a write ---
 
 
+def _needed(store: Store, serde: SerializerProtocol, place: Place, *, to_it: bool) -> Iterator[Upgrade | Adoption]:
+    """What has to be brought up to date before a checkpoint is stored, or something is written `to_it`."""
+    latest = store.settled.latest(place)
+    if latest is not None and (not to_it or latest == place.checkpoint_id):
+        return
+    with store.database.read() as db:
+        namespace, version = tables.find_target(db, *place[:2], place.checkpoint_id or "")
+    if namespace is None:
+        yield from _adopting(store, serde, place)
+    elif version is not None and version < store.migrations.version and to_it:
+        yield Upgrade(store, serde, place, place.checkpoint_ns)
+
+
+def _adopting(store: Store, serde: SerializerProtocol, place: Place) -> Iterator[Upgrade | Adoption]:
+    """For a namespace that the file does not know by this name: from the topmost one that has another."""
+    stored = stored_name(store.database, serde, store.migrations, place)
+    if stored == place.checkpoint_ns:
+        return
+    caller = caller_of(store.database, serde, store.migrations, place)
+    if caller is None or stored not in caller.renaming(serde, store.migrations).namespaces:
+        yield Adoption(store, serde, place._replace(checkpoint_ns=stored), place.checkpoint_ns)
+    elif caller.row.checkpoint_ns != caller.known_as:
+        yield from _adopting(store, serde, place._replace(checkpoint_ns=caller.known_as))
+    else:
+        above = Place(place.thread_id, caller.row.checkpoint_ns, caller.row.checkpoint_id)
+        yield Upgrade(store, serde, above, caller.known_as)
+
+
+def bring_up_to_date(store: Store, serde: SerializerProtocol, place: Place) -> None:
+    """A checkpoint that somebody is about to write to, and look at, under today's names of its tasks."""
+    for upgrade in _needed(store, serde, place, to_it=True):
+        store.database.write(upgrade)
+
+
 class UpToDate(Operation[T]):
     """A write to what may be older: that is brought up to date first, or neither happens."""
 
@@ -193,37 +241,11 @@ class UpToDate(Operation[T]):
         self._first: Sequence[Upgrade | Adoption] = ()
 
     def prepare(self) -> None:
-        self._first = tuple(self._needed())
+        write = self._write
+        self._first = tuple(_needed(write.store, write.serde, write.place, to_it=isinstance(write, PutWrites)))
         for upgrade in self._first:
             upgrade.prepare()
         self._write.prepare()
-
-    def _needed(self) -> Iterator[Upgrade | Adoption]:
-        store, place = self._write.store, self._write.place
-        latest = store.settled.latest(place)
-        if latest is not None and (isinstance(self._write, PutCheckpoint) or latest == place.checkpoint_id):
-            return
-        with store.database.read() as db:
-            namespace, version = tables.find_target(db, *place[:2], place.checkpoint_id or "")
-        if namespace is None:
-            yield from self._adopting(place)
-        elif version is not None and version < store.migrations.version and isinstance(self._write, PutWrites):
-            yield Upgrade(store, self._write.serde, place, place.checkpoint_ns)
-
-    def _adopting(self, place: Place) -> Iterator[Upgrade | Adoption]:
-        """A namespace that the file does not know by this name, from the topmost that has another one."""
-        store, serde = self._write.store, self._write.serde
-        stored = stored_name(store.database, serde, store.migrations, place)
-        if stored == place.checkpoint_ns:
-            return
-        caller = caller_of(store.database, serde, store.migrations, place)
-        if caller is None or stored not in caller.renaming(serde, store.migrations).namespaces:
-            yield Adoption(store, serde, place._replace(checkpoint_ns=stored), place.checkpoint_ns)
-        elif caller.row.checkpoint_ns != caller.known_as:
-            yield from self._adopting(place._replace(checkpoint_ns=caller.known_as))
-        else:
-            above = Place(place.thread_id, caller.row.checkpoint_ns, caller.row.checkpoint_id)
-            yield Upgrade(store, serde, above, caller.known_as)
 
     def apply(self, db: sqlite3.Connection) -> T:
         for upgrade in self._first:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from langgraph_sqlite_ckpt import overview, tables, verification
 from langgraph_sqlite_ckpt.errors import InvalidRequest, StorageError
+from langgraph_sqlite_ckpt.liveness import judge
 from langgraph_sqlite_ckpt.overview import Run, Stats, Thread
 from langgraph_sqlite_ckpt.sweeping import FINISHED, Sweep, Swept
 from langgraph_sqlite_ckpt.upgrading import MigrateAll, Migrated
@@ -46,15 +47,16 @@ class Upkeep:
         """The threads with their status, newest first (by when each was made); no value is read for it.
 
         Args:
-            status: Only "completed", "interrupted" (a person is waited for), "failed" or "running". Until the liveness of
-                processes is recorded, a thread whose process died says "running" too.
+            status: Only "completed", "interrupted" (a person is waited for), "failed" (an error stands), "running",
+                "crashed" (its process is gone, in mid-run), "stopped" (the saver was closed in mid-run, or another run
+                took over the thread) or "abandoned" (`recover` gave up on it).
             updated_before: Only those whose latest checkpoint is older; with a time zone.
             updated_after: Only those whose latest checkpoint is newer.
             limit: At most so many.
             after: The last thread of the page before (or its id): pages stay put while threads come and change.
         """
         with self._shared.database.read() as db:
-            return overview.threads(db, status, updated_before, updated_after, limit, after)
+            return overview.threads(db, judge(db), status, updated_before, updated_after, limit, after)
 
     def runs(
         self,
@@ -66,7 +68,7 @@ class Upkeep:
     ) -> Sequence[Run]:
         """The runs of a thread, or of all, newest first (by when each began). The arguments are those of `threads`."""
         with self._shared.database.read() as db:
-            return overview.runs(db, None if thread_id is None else str(thread_id), status, limit, after)
+            return overview.runs(db, judge(db), None if thread_id is None else str(thread_id), status, limit, after)
 
     def stats(self, *, top: int = 20) -> Stats:
         """Sizes of the file, its -wal and its free pages in bytes, counts, and the `top` largest threads and channels."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.blobs import Chain, Damaged
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.encoding import Body, readable_metadata, unpack_write
+from langgraph_sqlite_ckpt.encoding import Body, readable_metadata, unpack_effect, unpack_write
 from langgraph_sqlite_ckpt.errors import CheckpointError, DamagedError, Place
 from langgraph_sqlite_ckpt.schema import STEPS, statements
 from langgraph_sqlite_ckpt.tables import CheckpointRow
@@ -71,6 +71,9 @@ def _namespace(db: sqlite3.Connection, namespace: int) -> Iterator[Problem]:
     for write in tables.writes_of_namespace(db, namespace):
         at = place._replace(checkpoint_id=write.checkpoint_id, channel=write.channel)
         yield from _attempted("write", at, partial(unpack_write, write))
+    for effect in tables.effects_of_namespace(db, namespace):
+        at = place._replace(checkpoint_id=effect.checkpoint_id)
+        yield from _attempted("effect", at, partial(unpack_effect, effect))
     for channel, rows in groupby(tables.blob_rows_of(db, namespace), key=lambda row: row.channel):
         blobs = list(rows)
         chain = Chain(blobs)

@@ -26,12 +26,13 @@ from langgraph_sqlite_ckpt.blobs import (
     pack_against,
     still_needed,
 )
+from langgraph_sqlite_ckpt.custody import Owner
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_parts, is_inline, storable_text
+from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_packed, encode_parts, is_inline, storable_text
 from langgraph_sqlite_ckpt.errors import EncodeError, Place
 from langgraph_sqlite_ckpt.migrations import Migrations
 from langgraph_sqlite_ckpt.operations import Operation, Stale
-from langgraph_sqlite_ckpt.runs import named_run, next_nodes, run_of
+from langgraph_sqlite_ckpt.runs import NOTHING_NEXT, named_run, next_nodes, run_of
 from langgraph_sqlite_ckpt.tables import BlobHead, BlobName, NewBlob, NewCheckpoint, NewWrite, Version
 
 
@@ -66,6 +67,7 @@ class Store:
     database: Database
     recent: Recent
     limits: Limits
+    owner: Owner
     keep_last: int | None = None
     kept: dict[str, int] = field(default_factory=dict)  # by thread, where more than keep_last had to be kept
     migrations: Migrations = field(default_factory=lambda: Migrations(()))
@@ -258,6 +260,8 @@ class PutCheckpoint(Operation[None]):
 
     def apply(self, db: sqlite3.Connection) -> None:
         row, place = self._row, self.place
+        if self.upgraded_in is None:
+            self.store.owner.hold(db, place.thread_id)
         standing = tables.find_standing(db, place.thread_id, place.checkpoint_ns, row.checkpoint_id, row.parent_id)
         if standing.state_version is not None:
             self.store.migrations.require_known(standing.state_version, place)
@@ -330,6 +334,8 @@ class PutCheckpoint(Operation[None]):
     # --- after it ---
 
     def committed(self) -> None:
+        if self.upgraded_in is None:
+            self._answer_for_it()
         for blob, draft in self._stored:
             value = Value(blob, draft.blob.version, draft.blob.position, draft.blob.type, draft.raw)
             self.store.recent.remember(self._key(draft.blob.channel), value)
@@ -337,6 +343,11 @@ class PutCheckpoint(Operation[None]):
             self.store.settled.remember(self.place)
         elif self._state_version:
             self.store.settled.forget(self.place)
+
+    def _answer_for_it(self) -> None:
+        self.store.owner.wrote()
+        if not self.place.checkpoint_ns:
+            self.store.owner.reached(self.place.thread_id, the_end=self._row.next == NOTHING_NEXT)
 
 
 def _raw(chain: Chain, head: BlobHead) -> bytes | None:
@@ -365,16 +376,14 @@ class PutWrites(Operation[None]):
 
     def _encode(self, idx: int, channel: str, value: Any) -> NewWrite:
         place = self.place._replace(channel=channel)
-        kind, raw = encode(self.serde, place, value)
-        packed = pack(raw, self.store.limits)
-        if len(packed.data) > self.store.limits.value:
-            raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
+        kind, packed = encode_packed(self.serde, self.store.limits, place, value)
         idx = WRITES_IDX_MAP.get(channel, idx)
         return NewWrite(self.task_id, idx, self.task_path, channel, kind, packed.codec, *packed[1:3], packed.data)
 
     def apply(self, db: sqlite3.Connection) -> None:
         if not self._rows:
             return
+        self.store.owner.hold(db, self.place.thread_id)
         thread_id, checkpoint_ns = self.place.thread_id, self.place.checkpoint_ns
         namespace, state_version = tables.find_target(db, thread_id, checkpoint_ns, self.checkpoint_id)
         if state_version is not None:
@@ -383,6 +392,9 @@ class PutWrites(Operation[None]):
             namespace = tables.intern_namespace(db, thread_id, checkpoint_ns)
         tables.keep_first_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx >= 0])
         tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
+
+    def committed(self) -> None:
+        self.store.owner.wrote()
 
 
 def _utc(moment: Any) -> str:

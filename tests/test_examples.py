@@ -185,6 +185,19 @@ def test_a_tool_agent_goes_on_in_another_process_with_its_whole_conversation() -
     assert conversation.endswith("It was order A-17.\n")
 
 
+# send_email
+
+
+@pytest.mark.parametrize("flags", [(), ("--async",)], ids=["sync", "async"])
+def test_an_agent_killed_at_any_point_of_sending_sends_one_mail(flags: tuple[str, ...]) -> None:
+    out = run("send_email.py", *flags)
+    assert len(re.findall(r"^killed ", out, re.MULTILINE)) == 6
+    assert len(re.findall(r"exit codes -?\d+ and 0; mails sent: 1; receipt \w{8}\n", out)) == 6
+    assert out.count("did not send a mail of that key") == 2
+    assert out.count("it sent a mail of that key") == 2
+    assert out.endswith("PASS: one mail each time.\n")
+
+
 # many_agents
 
 
@@ -213,6 +226,17 @@ def test_a_thread_of_an_older_release_ends_like_one_of_the_newer_release() -> No
     )
     assert "refused: its states are at version 3, and this program's migrations go up to 0" in third
     assert not rest.strip()
+
+
+# supervisor
+
+
+def test_a_worker_pool_that_is_killed_again_and_again_finishes_every_run() -> None:
+    out = run("supervisor.py", "--kills", "3")
+    assert "worker 3 killed; in flight: job-" in out
+    assert re.search(r"job-\d recovered: completed\n", out)
+    assert "3 workers killed, all jobs finished" in out
+    assert out.endswith("states equal those of undisturbed runs, every step is there once: yes\nPASS\n")
 
 
 # all of them

@@ -15,7 +15,7 @@ LISTED = re.findall(r"^    (\w+) +\S", (package.__doc__ or "").partition("this l
 
 TRANSACTION = re.compile(r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE)\b")
 STATEMENT = re.compile(r"\b(SELECT\b.+|INSERT\b.+\bINTO|REPLACE INTO|UPDATE \w+ SET|DELETE FROM)\b", re.DOTALL)
-OUR_TABLES = re.compile(r"\b(FROM|JOIN|INTO|UPDATE)\s+(namespace|checkpoint|blob|write|checkpoints|runs|threads)\b")
+OUR_TABLES = re.compile(r"\b(FROM|JOIN|INTO|UPDATE)\s+(namespace|checkpoint|blob|write|effect|checkpoints|runs|threads)\b")
 
 
 def source(module: str) -> ast.Module:

@@ -15,6 +15,7 @@ import pytest
 from conftest import Face, checkpoint, config, put
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.func import task
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from sqlfile import Tap, rows, sql, tap
@@ -697,6 +698,50 @@ def test_a_state_gets_new_channels_while_its_thread_waits(open_face: Open) -> No
     graph = StateGraph(State).add_node("plan", act).add_node("last", says(OLD, "last")).add_edge(START, "plan")
     after = App(open_face(migrations=[add_tool_calls]), graph.add_edge("plan", "last"))
     assert after.answer_all() == {"notes": ["in", "first", "acted", "last"], "version": 2, "tool_calls": ["0 yes to one?"]}
+
+
+def paying(saver: SqliteSaver, paid: list[str], names: Names, where: str) -> StateGraph:
+    """A node that pays, then asks: itself, in a @task, or in a subgraph."""
+
+    def pay(amount: str) -> Any:
+        return saver.once(f"pay {amount}", lambda _key: paid.append(amount) or f"receipt for {amount}")
+
+    pay_in_task = task(pay)
+
+    def node(_state: Any) -> Any:
+        receipts = [pay_in_task(amount).result() for amount in "12"] if where == "task" else [pay("1"), pay("2")]
+        return {names.key: [*receipts, interrupt("one?")]}
+
+    inner = StateGraph(state_of(names)).add_node(names.ask, node).add_edge(START, names.ask)
+    graph = StateGraph(state_of(names)).add_node(names.plan, inner.compile() if where == "subgraph" else node)
+    return graph.add_edge(START, names.plan)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("where", ["node", "task", "subgraph"])
+def test_an_effect_is_not_repeated_because_its_node_was_renamed(path: Path, where: str, killed: bool) -> None:
+    paid: list[str] = []
+    with SqliteSaver(path) as saver:
+        paying(saver, paid, OLD, where).compile(checkpointer=saver).invoke({OLD.key: []}, config())
+    if killed:  # before any task could say what became of it
+        sql(path, "DELETE FROM write")
+    with SqliteSaver(path, migrations=RENAMES) as saver:
+        graph = paying(saver, paid, NEW, where).compile(checkpointer=saver)
+        if killed:
+            graph.invoke(None, config())
+        out = graph.invoke(Command(resume="yes"), config())
+        assert out == {NEW.key: ["receipt for 1", "receipt for 2", "yes"]}
+        assert paid == ["1", "2"]
+        nodes = {"node": "planner", "task": "pay", "subgraph": "question"}
+        assert [(effect.node, effect.status) for effect in saver.effects()] == [(nodes[where], "done")] * 2
+        assert saver.verify() == []
+
+
+def test_migrate_all_answers_for_no_thread(open_face: Open, path: Path) -> None:
+    written(open_face, notes=["a"])
+    owners = sql(path, "SELECT id FROM owner")
+    open_face(migrations=[shout]).migrate_all()
+    assert sql(path, "SELECT id FROM owner") == owners
 
 
 def test_time_travel_to_a_checkpoint_of_older_code(open_face: Open) -> None:
