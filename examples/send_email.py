@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import tempfile
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -29,6 +29,8 @@ from langgraph.graph import START, StateGraph
 from langgraph_sqlite_ckpt import EffectInDoubt, SqliteSaver
 
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no SIGKILL: there, os.kill ends a process at once
+PROCESSES: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+PROCESSES.set_forkserver_preload(["langgraph_sqlite_ckpt", "langgraph.graph"])  # so that each need not import them anew
 POINTS = (
     "before once",
     "before the server is called",
@@ -142,8 +144,8 @@ def step(job: Job, saver: SqliteSaver) -> None:
 
 
 def run_in_new_process(job: Job) -> int | None:
-    """Run the job in a fresh interpreter and return its exit code: -9 after a SIGKILL."""
-    process = get_context("spawn").Process(target=run, args=(job,))
+    """Run the job in a process of its own and return its exit code: -9 after a SIGKILL."""
+    process = PROCESSES.Process(target=run, args=(job,))
     process.start()
     process.join()
     return process.exitcode

@@ -256,13 +256,11 @@ class Call:
     def _finish(self, db: sqlite3.Connection, result: EffectResult) -> None:
         tables.finish_effect(db, self.key, self._number, result)
 
-    def fail(self, error: BaseException) -> Operation[None] | None:
-        """It ended so. Nothing is to be done where it was not begun.
+    def fail(self, error: BaseException) -> Operation[None]:
+        """It ended so. Nothing changes where it was not begun.
 
         What was in doubt stays so, whatever the call that tried again knows of itself.
         """
-        if not self._called and isinstance(error, Exception):
-            return None
         if not self._again and (not self._called or isinstance(error, EffectNotDone)):
             return Statement(lambda db: tables.withdraw_effect(db, self.key, self._number))
         return Statement(lambda db: tables.doubt_effect(db, self.key, self._number, now_as_text(), _described(error)))

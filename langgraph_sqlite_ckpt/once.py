@@ -42,9 +42,10 @@ class Once(BaseCheckpointSaver[str]):
 
             receipt = saver.once("pay", lambda key: bank.pay(42, idempotency_key=key))
 
-        An entry is on disk before `effect` is called, and its result after. The same task, retried or resumed, gets
-        that result, and `effect` is not called. A process that dies in between, or an exception out of `effect`, leaves
-        the entry in doubt, which only somebody who can look outside can end: see `resolve`.
+        An entry is on disk before `effect` is called (forced there with synchronous="normal", too), and its result after.
+        The same task, retried or resumed, gets that result, and `effect` is not called. A process that dies in between,
+        or an exception out of `effect`, leaves the entry in doubt, which only somebody who can look outside can end: see
+        `resolve`.
 
         What runs again on purpose is not held back: a fork (`update_state`, a `checkpoint_id` in the config), a new input.
 
@@ -80,12 +81,12 @@ class Once(BaseCheckpointSaver[str]):
                 done = write(call.begin())
                 if done is not None:
                     return cast(T, call.result(done))
+                self._shared.database.sync()
                 result = call.run(effect)
                 write(call.finish(result))
             except BaseException as error:
-                if (failing := call.fail(error)) is not None:
-                    with suppress(CheckpointError):  # what happened matters more; without a result it is in doubt anyway
-                        write(failing)
+                with suppress(CheckpointError):  # what happened matters more; without a result it is in doubt anyway
+                    write(call.fail(error))
                 raise
         return result
 
@@ -145,14 +146,14 @@ class Once(BaseCheckpointSaver[str]):
                 done = await courier.write(call.begin())
                 if done is not None:
                     return cast(T, await courier.read(partial(call.result, done)))
+                await courier.read(self._shared.database.sync)
                 result = call.run(effect)
                 if inspect.isawaitable(result):
                     result = await result
                 await courier.write(call.finish(result))
             except BaseException as error:
-                if (failing := call.fail(error)) is not None:
-                    with suppress(CheckpointError):
-                        await asyncio.shield(asyncio.ensure_future(courier.write(failing)))
+                with suppress(CheckpointError):
+                    await asyncio.shield(asyncio.ensure_future(courier.write(call.fail(error))))
                 raise
         return cast(T, result)
 

@@ -255,16 +255,9 @@ class Recovery:
 
     def _told(self, recovered: Recovered) -> Recovered:
         level = logging.WARNING if recovered.outcome in ("failed", "abandoned") else logging.INFO
-        _LOG.log(
-            level,
-            "recovered thread %r, run %s: %s, attempt %d of %d",
-            recovered.thread_id,
-            recovered.run_id,
-            recovered.outcome,
-            recovered.attempts,
-            self.max_attempts,
-            exc_info=recovered.error,
-        )
+        why = "" if recovered.error is None else f" ({type(recovered.error).__name__}: {recovered.error})"
+        run, attempt = f"thread {recovered.thread_id!r}, run {recovered.run_id}", f"attempt {recovered.attempts}"
+        _LOG.log(level, "%s: %s after %s of %d%s", run, recovered.outcome, attempt, self.max_attempts, why)
         return recovered
 
     # --- claiming what has crashed ---

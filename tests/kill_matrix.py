@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import operator
 import os
 import random
@@ -44,7 +45,6 @@ from langgraph.types import Command, Send, interrupt
 from langgraph_sqlite_ckpt import EffectInDoubt, SqliteSaver
 
 AT: RunnableConfig = {"configurable": {"thread_id": "t"}}
-INTERRUPTS_ASYNC = sys.version_info >= (3, 11)  # LangGraph cannot before
 
 
 class Case(NamedTuple):
@@ -419,8 +419,17 @@ def kinds(shapes: Sequence[str]) -> Iterator[Case]:
     for shape in shapes:
         for face in ("sync", "async"):
             for durability in ("sync", "async", "exit"):
-                if shape != "interrupt" or face == "sync" or INTERRUPTS_ASYNC:
-                    yield Case(shape, face, durability, 0)
+                case = Case(shape, face, durability, 0)
+                if is_told(case):
+                    yield case
+
+
+def is_told(case: Case) -> bool:
+    """Whether LangGraph itself promises that the end is the same."""
+    if case.shape == "interrupt" and case.face == "async" and sys.version_info < (3, 11):
+        return False  # it cannot interrupt there
+    # With "exit" such a subgraph is stored when it ends, the graph around it later: in between, only one of them remembers.
+    return (case.shape, case.durability) != ("subgraph with a memory", "exit")
 
 
 def at_every_point(kind: Case, expected: Undisturbed) -> Iterator[Case]:
@@ -470,6 +479,7 @@ def main() -> int:
     parser.add_argument("--shape", nargs="*", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--every", type=int, default=1, help="only every so many of the points")
     options = parser.parse_args()
+    logging.getLogger("langgraph_sqlite_ckpt").setLevel(logging.ERROR)  # `recover` warns of each doubt
     totals: dict[str, Totals] = {}
     until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as root:

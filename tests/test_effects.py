@@ -158,6 +158,19 @@ def test_the_entry_is_in_the_file_before_the_effect_is_called(agent: Agent, path
     assert [tuple(row) for row in agent.start()] == [("mail", None)]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="asks Linux which file it is")
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_with_synchronous_normal_too_the_entry_is_forced_to_the_disk(
+    path: Path, face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: forced.append(os.readlink(f"/proc/self/fd/{file}")))
+    with SqliteSaver(path, synchronous="normal") as saver:
+        agent = Agent(saver, face).asks(lambda key: list(forced))
+
+        assert agent.start() == [f"{path}-wal"]
+
+
 def test_a_second_call_of_that_name_in_a_task_gets_the_result_of_the_first(saver: SqliteSaver) -> None:
     outside = Outside()
 
