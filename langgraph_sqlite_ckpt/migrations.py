@@ -309,10 +309,13 @@ def rename_channel(old: str, new: str, *, within: str | None = None) -> RenameCh
 def rename_node(old: str, new: str, *, within: str | None = None) -> RenameNode:
     """A migration that renames a node, so that a thread which waits in it, or for it, goes on.
 
-    What it has written already, its questions and the subgraph that it called are found under its new name. The ids of
-    those questions change, as they are LangGraph's hash of the name: list them again before answering by id. Two things
-    cannot be recognised, and run again: `@task` calls made by the node, and a node that waits for a join of which no part
-    has come yet.
+    What it has written already, its questions, its effects (`once`) and the subgraph that it called are found under its new
+    name. The ids of those questions change, as they are LangGraph's hash of the name: list them again before answering by
+    id. `threads()`, `runs()` and the views go on showing the old name until the thread's next write, or `migrate_all`.
+
+    Not recognised, and run again: `@task` calls of the node that have no effects, a node with an edge from several others
+    of which none has ended yet, the error handler of a node. Earlier calls of a subgraph that have ended keep their
+    names until `migrate_all`.
 
     Args:
         old: The name until now.
