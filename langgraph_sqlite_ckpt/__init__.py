@@ -27,7 +27,7 @@ To read the code, start at the top; imports point down this list only:
     migrations older states in today's shape
     custody    who answers for a thread: owners, claims
     database   connections, transactions, group commit, forks
-    operations a write as an object, and its outcome
+    operations a write as an object, and its outcome; whose turn it is
     liveness   whether a process is still there
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read

@@ -14,7 +14,6 @@ an inbox, and the next hop takes them together.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +34,7 @@ from langgraph.checkpoint.base import (
 
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.errors import ClosedError
-from langgraph_sqlite_ckpt.operations import Company, Operation, Ticket
+from langgraph_sqlite_ckpt.operations import Company, Operation, Ticket, Turn
 
 T = TypeVar("T")
 
@@ -97,7 +96,7 @@ class Courier:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._posting = threading.Lock()  # nothing is posted behind the end of a thread
+        self._posting = Turn()  # nothing is posted behind the end of a thread
         self._workers: dict[str, Worker] = {}
         self._halted = False
         self._inbox: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
@@ -113,20 +112,21 @@ class Courier:
 
     async def _run(self, thread: str, work: Callable[[], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        with self._posting:
-            self._thread(thread).post(partial(_run, work, future))
+        self._posting.take(lambda: self._thread(thread).post(partial(_run, work, future)))
         return await future
 
     async def write(self, operation: Operation[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        with self._posting:
-            writer = self._thread("writer")
-            self._inbox.append((operation, future))
-            self._company.announce()
-            if not self._posted:
-                self._posted = True
-                writer.post(self._deliver)
+        self._posting.take(lambda: self._gather(operation, future))
         return await future
+
+    def _gather(self, operation: Operation[T], future: asyncio.Future[T]) -> None:
+        writer = self._thread("writer")
+        self._inbox.append((operation, future))
+        self._company.announce()
+        if not self._posted:
+            self._posted = True
+            writer.post(self._deliver)
 
     def _thread(self, name: str) -> Worker:
         if self._halted:
@@ -150,11 +150,13 @@ class Courier:
 
     def halt(self) -> None:
         """What was posted is still done."""
-        with self._posting:
-            self._halted = True
-            for worker in self._workers.values():
-                worker.halt()
-            self._workers.clear()
+        self._posting.in_time(lambda: self._posting.take(self._halt))
+
+    def _halt(self) -> None:
+        self._halted = True
+        for worker in self._workers.values():
+            worker.halt()
+        self._workers.clear()
 
 
 def _run(work: Callable[[], Any], future: asyncio.Future[Any]) -> None:

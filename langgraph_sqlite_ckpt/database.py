@@ -38,7 +38,7 @@ from langgraph_sqlite_ckpt.errors import (
     storage_error,
 )
 from langgraph_sqlite_ckpt.file import MEMORY, is_empty, make_file, open_error, require_file, steps_done
-from langgraph_sqlite_ckpt.operations import Company, Operation, Stale, Ticket
+from langgraph_sqlite_ckpt.operations import Company, Operation, Stale, Ticket, Turn
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS, statements
 
 Synchronous = Literal["full", "normal"]
@@ -74,8 +74,8 @@ class Database:
         self._closed = True  # until it is open
         self._queue: deque[Ticket[Any]] = deque()
         self._company = Company()
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()  # bare locks only: a Ctrl-C inside a Condition can leave it locked
+        self._writing = Turn()
+        self._reading = Turn()
         self._writer: sqlite3.Connection | None = None
         self._readers: list[sqlite3.Connection] = []
         self._borrowed = 0
@@ -187,12 +187,22 @@ class Database:
             self._writer = db
 
     def close(self) -> None:
-        """What is queued is written first. Again is fine."""
-        with self._writing:
-            self._run_queue()
-            with self._reading:
-                self._closed = True
-                self._close_connections()
+        """What is queued is written first. Again is fine.
+
+        In a signal handler that interrupted a call of ours on this very thread: as soon as that call is through.
+        """
+        self._writing.in_time(lambda: self._reading.in_time(self._close))
+
+    def _close(self) -> None:
+        self._writing.take(self._write_and_close)
+
+    def _write_and_close(self) -> None:
+        self._run_queue()
+        self._reading.take(self._mark_closed)
+
+    def _mark_closed(self) -> None:
+        self._closed = True
+        self._close_connections()
 
     def _close_connections(self) -> None:
         for db in (self._writer, *self._readers):
@@ -224,7 +234,7 @@ class Database:
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
         if self.path == MEMORY:
-            with self._writing:
+            with self._writing.held():
                 self._require_open()
                 yield self._connection()
             return
@@ -236,30 +246,40 @@ class Database:
             self._give_back(db)
 
     def _borrow(self) -> sqlite3.Connection:
-        with self._reading:
-            self._require_open()
-            self._borrowed += 1
-            if self._readers:
-                return self._readers.pop()
+        idle = self._reading.take(self._count_out)
+        if idle is not None:
+            return idle
         try:
             return self._connect()
         except BaseException:
-            with self._reading:
-                self._borrowed -= 1
+            self._reading.take(self._count_in)
             raise
 
+    def _count_out(self) -> sqlite3.Connection | None:
+        self._require_open()
+        self._borrowed += 1
+        return self._readers.pop() if self._readers else None
+
+    def _count_in(self) -> None:
+        self._borrowed -= 1
+
     def _give_back(self, db: sqlite3.Connection) -> None:
+        """It is counted in whatever happens here, a Ctrl-C too: a fork waits for those that are out."""
+        usable = False
         try:
-            _roll_back(db)
-            usable = True
-        except sqlite3.Error:
-            usable = False
-        with self._reading:
-            self._borrowed -= 1
-            if usable and not self._closed and len(self._readers) < _IDLE_READERS:
-                self._readers.append(db)
-                return
-        db.close()
+            with suppress(sqlite3.Error):
+                _roll_back(db)
+                usable = True
+        finally:
+            if not self._reading.take(lambda: self._took_back(db, usable)):
+                db.close()
+
+    def _took_back(self, db: sqlite3.Connection, usable: bool) -> bool:
+        self._count_in()
+        kept = usable and not self._closed and len(self._readers) < _IDLE_READERS
+        if kept:
+            self._readers.append(db)
+        return kept
 
     # --- writing ---
 
@@ -300,31 +320,28 @@ class Database:
 
         `patience`: seconds to wait for others, in the place of `busy_timeout`.
         """
-        with self._writing:
-            db = self._writable()
-            try:
-                if patience is not None:
-                    _wait_for_others(db, patience)
-                return work(db)
-            except sqlite3.Error as error:
-                raise storage_error(self.path, error) from error
-            finally:
-                if patience is not None:
-                    _wait_for_others(db, self._busy_timeout)
+        return self._writing.take(lambda: self._maintain(work, patience))
+
+    def _maintain(self, work: Callable[[sqlite3.Connection], T], patience: float | None) -> T:
+        db = self._writable()
+        try:
+            if patience is not None:
+                _wait_for_others(db, patience)
+            return work(db)
+        except sqlite3.Error as error:
+            raise storage_error(self.path, error) from error
+        finally:
+            if patience is not None:
+                _wait_for_others(db, self._busy_timeout)
 
     def write_if_free(self, work: Callable[[sqlite3.Connection], object], *, patience: float = 1.0) -> None:
         """A statement that may as well not happen: where something is in the way for longer than so many seconds."""
-        if not self._writing.acquire(timeout=patience):
-            return
-        try:
-            with suppress(sqlite3.Error, CheckpointError):
-                db = self._writable()
-                _wait_for_others(db, patience)
-                work(db)
-        finally:
-            if self._writer is not None:
-                _wait_for_others(self._writer, self._busy_timeout)
-            self._writing.release()
+
+        def write() -> None:
+            with suppress(CheckpointError):
+                self._maintain(work, patience)
+
+        self._writing.take_if_free(write, patience)
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
@@ -339,13 +356,16 @@ class Database:
         try:
             self._queue.extend(tickets)
             self._company.announce()
-            with self._writing:
-                if not all(ticket.done for ticket in tickets):
-                    self._company.wait(lambda: all(ticket.operation.expects_company for ticket in tuple(self._queue)))
-                    self._run_queue()
+            self._writing.take(lambda: self._run_unless_done(tickets))
         except BaseException:
             self._leave(tickets)
             raise
+
+    def _run_unless_done(self, tickets: Sequence[Ticket[Any]]) -> None:
+        """Whoever had the lock before may have run them."""
+        if not all(ticket.done for ticket in tickets):
+            self._company.wait(lambda: all(ticket.operation.expects_company for ticket in tuple(self._queue)))
+            self._run_queue()
 
     def _leave(self, tickets: Sequence[Ticket[Any]]) -> None:
         """Whoever raises out of here must not have its operations run by others later."""
@@ -356,12 +376,14 @@ class Database:
     def _run_queue(self) -> None:
         """All that is queued, in one transaction. The lock is held.
 
-        The queue is read once SQLite's own lock is held: what comes while other processes write goes with it. Operations
-        stay queued until they are done, so an interrupt (Ctrl-C, say) costs nobody else's: their owners run them.
+        The queue is read once SQLite's own lock is held: what comes while other processes write goes with it. Where that
+        lock is not to be had, those that came meanwhile have yet to wait for as long as they may. Operations stay queued
+        until they are done, so an interrupt (Ctrl-C, say) costs nobody else's: their owners run them.
         """
         self._forget_done()
         if not self._queue:
             return
+        waited = tuple(self._queue)
         batch: list[Ticket[Any]] = []
         begun = False
         try:
@@ -377,7 +399,7 @@ class Database:
             self._settle(batch)
         except (sqlite3.Error, CheckpointError) as error:
             self._undo()
-            self._settle(batch if begun else tuple(self._queue), self._ours(error))
+            self._settle(batch if begun else waited, self._ours(error))
         except BaseException:
             if not self._undo() and begun:  # the commit has happened
                 self._settle(batch)
@@ -444,27 +466,27 @@ class Database:
     # --- forking ---
 
     def _before_fork(self) -> None:
-        self._writing.acquire()
-        self._reading.acquire()
+        self._writing.lock.acquire()
+        self._reading.lock.acquire()
         deadline = time.monotonic() + self._busy_timeout
         while self._borrowed and time.monotonic() < deadline:
-            self._reading.release()
+            self._reading.lock.release()
             time.sleep(0.001)
-            self._reading.acquire()
+            self._reading.lock.acquire()
         if self.path != MEMORY:  # a private memory is copied with the process
             self._close_connections()
 
     def _after_fork_in_parent(self) -> None:
-        self._reading.release()
-        self._writing.release()
+        self._reading.lock.release()
+        self._writing.lock.release()
 
     def _after_fork_in_child(self) -> None:
         """The parent's threads are not here: neither what they queued nor the locks that they waited for."""
         self._queue.clear()
         self._company = Company()
         self._borrowed = 0
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
+        self._writing = Turn()
+        self._reading = Turn()
         self.renew()
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +21,15 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt.blobs import Damaged, Limits, Packed, pack, require_checksum, unpack
 from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, Place
-from langgraph_sqlite_ckpt.tables import BlobName, CheckpointRow, EffectRow, MetadataRow, Version, WriteRow
+from langgraph_sqlite_ckpt.tables import (
+    BlobName,
+    ChannelWrite,
+    CheckpointRow,
+    EffectRow,
+    MetadataRow,
+    Version,
+    WriteRow,
+)
 
 T = TypeVar("T")
 
@@ -100,7 +108,8 @@ def encode_parts(
 ) -> Parts:
     """`beside`: the values that do not go into blobs."""
     fields = {name: value for name, value in checkpoint.items() if name not in ("channel_values", "id")}
-    shared = share_versions(fields)
+    stored = checkpoint["channel_values"].keys() - beside.keys()
+    shared = share_versions(fields, stored)
     odd = {name: shared.pop(name) for name in list(shared) if name not in _SHARED and not is_plain(shared[name])}
     body = pack(_COMPACT(shared).encode(), limits)
     if not beside and not odd:
@@ -126,10 +135,12 @@ class Body:
 
     row: CheckpointRow
     fields: Mapping[str, Any]
+    stored: Collection[str]
+    """The channels whose values must be in blobs. Others may have some too: a later put can give a version a value."""
 
     @classmethod
     def of(cls, row: CheckpointRow) -> Body:
-        return cls(row, opened(place_of(row), lambda: _fields(row)))
+        return cls(row, *opened(place_of(row), lambda: _fields(row)))
 
     @property
     def versions(self) -> Mapping[str, Version]:
@@ -152,6 +163,17 @@ class Body:
             if channel not in inline
         ]
 
+    def require_stored(self, found: Collection[str]) -> None:
+        """Raises `DamagedError` unless the blobs that must be there are among those that were found."""
+        for channel in self.stored:
+            if channel not in found:
+                self.miss(channel)
+
+    def miss(self, channel: str) -> None:
+        """Raises `DamagedError` if this channel's value must be in a blob."""
+        if channel in self.stored:
+            raise DamagedError(place_of(self.row)._replace(channel=channel), "its value is gone")
+
     def unpacked_rest(self) -> bytes:
         """The serializer's bytes; raises `Damaged`."""
         return _unpack_rest(self.row) if self.row.rest is not None else b""
@@ -171,17 +193,15 @@ class Body:
         return {**self.fields, **rest, "id": self.row.checkpoint_id, "channel_values": values}  # type: ignore[typeddict-item]  # the keys `put` was given
 
 
-def _fields(row: CheckpointRow) -> Mapping[str, Any]:
+def _fields(row: CheckpointRow) -> tuple[Mapping[str, Any], Collection[str]]:
     try:
         texts = row.metadata.encode(errors="surrogateescape"), (row.beside or "").encode(errors="surrogateescape")
         require_checksum(row.checksum, texts[0], row.exact or b"", row.body, texts[1], row.rest or b"")
         if not isinstance(row.state_version, int):
             raise Damaged("its state version is no number")
-        fields = own_versions(json.loads(unpack(row.body_codec, row.body_size, row.body)))
-        fields["channel_versions"].items()
+        return own_versions(json.loads(unpack(row.body_codec, row.body_size, row.body)))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise Damaged(f"its body is no checkpoint ({error})") from error
-    return fields
 
 
 def _unpack_rest(row: CheckpointRow) -> bytes:
@@ -193,7 +213,8 @@ def _unpack_rest(row: CheckpointRow) -> bytes:
 # --- versions ---
 #
 # Half of a body would be version strings of 50 characters, most of them standing in it twice. They are written once each,
-# without their padding, and named by their number: smaller than zstd makes it, and ten times faster.
+# without their padding, and named by their number: smaller than zstd makes it, and ten times faster. Where a channel has
+# its value in a blob, the number is negated (~): one byte tells a value that is gone from one that never was.
 
 _VERSIONS = "versions"
 _SHARED = (_VERSIONS, "channel_versions", "versions_seen")
@@ -201,8 +222,8 @@ _COMPACT = json.JSONEncoder(separators=(",", ":")).encode
 _PADDED = 32  # digits of the counter in the official savers' format, "<counter>.<random>"
 
 
-def share_versions(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with each version replaced by its number in a list of all."""
+def share_versions(fields: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
+    """The fields with each version replaced by its number in a list of all; those of `stored` channels are marked."""
     numbers: dict[tuple[type, Version], int] = {}
 
     def numbered(versions: Mapping[str, Version]) -> dict[str, int]:
@@ -210,23 +231,26 @@ def share_versions(fields: Mapping[str, Any]) -> dict[str, Any]:
             channel: numbers.setdefault((type(version), version), len(numbers)) for channel, version in versions.items()
         }
 
+    current = numbered(fields["channel_versions"])
     return {
         **fields,
-        "channel_versions": numbered(fields["channel_versions"]),
+        "channel_versions": {channel: ~at if channel in stored else at for channel, at in current.items()},
         "versions_seen": {node: numbered(versions) for node, versions in fields["versions_seen"].items()},
         _VERSIONS: [_short(version) for _, version in numbers],
     }
 
 
-def own_versions(fields: dict[str, Any]) -> dict[str, Any]:
+def own_versions(fields: dict[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
     """What `share_versions` was given."""
     versions = [_long(version) for version in fields.pop(_VERSIONS)]
-    fields["channel_versions"] = {channel: versions[number] for channel, number in fields["channel_versions"].items()}
+    current = fields["channel_versions"]
+    stored = [channel for channel, number in current.items() if number < 0]
+    fields["channel_versions"] = {channel: versions[max(number, ~number)] for channel, number in current.items()}
     fields["versions_seen"] = {
         node: {channel: versions[number] for channel, number in seen.items()}
         for node, seen in fields["versions_seen"].items()
     }
-    return fields
+    return fields, stored
 
 
 def _short(version: Any) -> Any:
@@ -333,9 +357,11 @@ def _readable(value: Any, depth: int = 20) -> Any:
 
 
 def decode_write(serde: SerializerProtocol, place: Place, row: WriteRow) -> tuple[str, str, Any]:
-    at = place._replace(channel=row.channel)
-    raw = opened(at, lambda: unpack_write(row))
-    return row.task_id, row.channel, decode(serde, at, row.type, raw)
+    return row.task_id, row.channel, decode_value(serde, place._replace(channel=row.channel), row)
+
+
+def decode_value(serde: SerializerProtocol, at: Place, row: WriteRow | ChannelWrite) -> Any:
+    return decode(serde, at, row.type, opened(at, lambda: unpack_write(row)))
 
 
 def decode_writes(serde: SerializerProtocol, place: Place, rows: Iterable[WriteRow]) -> list[tuple[str, str, Any]]:
@@ -349,7 +375,7 @@ def decode_writes(serde: SerializerProtocol, place: Place, rows: Iterable[WriteR
     return decoded
 
 
-def unpack_write(row: WriteRow) -> bytes:
+def unpack_write(row: WriteRow | ChannelWrite) -> bytes:
     require_checksum(row.checksum, row.data)
     return unpack(row.codec, row.size, row.data)
 

@@ -1,12 +1,18 @@
-"""A write as an object: prepared without any lock, applied in somebody's transaction, its outcome handed back."""
+"""A write as an object: prepared without any lock, applied in somebody's transaction, its outcome handed back.
+
+Also what its owners wait with: for their turn, and a moment for company.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
+
+from langgraph_sqlite_ckpt.errors import InvalidRequest
 
 T = TypeVar("T")
 
@@ -66,6 +72,82 @@ class Ticket(Generic[T]):
         if not self.done:
             raise RuntimeError("this operation was interrupted before it ran")
         return self._value[0]
+
+
+class Turn:
+    """One thread at a time, and a signal handler does not wait for the very thread that it interrupted.
+
+    A bare lock: a Ctrl-C inside a Condition can leave it locked. For the same reason nothing that Python could interrupt
+    stands between taking the lock, or letting go of it, and the note of who has it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._holder: int | None = None
+        self._later: deque[Callable[[], None]] = deque()
+
+    def take(self, work: Callable[[], T]) -> T:
+        """Do it with the lock held.
+
+        Raises:
+            InvalidRequest: This thread has the lock already.
+        """
+        me = self._newcomer()
+        try:
+            with self.lock:
+                try:
+                    self._holder = me
+                    return work()
+                finally:
+                    self._holder = None
+        finally:
+            self._catch_up()
+
+    def take_if_free(self, work: Callable[[], object], patience: float) -> None:
+        """The same, or nothing where somebody has the lock for longer than so many seconds."""
+        if self._holder == threading.get_ident() or not self.lock.acquire(timeout=patience):
+            return
+        try:
+            self._holder = threading.get_ident()
+            work()
+        finally:
+            self._holder = None
+            self.lock.release()
+            self._catch_up()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The same for what has to `yield`; a Ctrl-C on its way out of here may let go of the lock a little later."""
+        me = self._newcomer()
+        try:
+            with self.lock:
+                try:
+                    self._holder = me
+                    yield
+                finally:
+                    self._holder = None
+        finally:
+            self._catch_up()
+
+    def _newcomer(self) -> int:
+        me = threading.get_ident()
+        if self._holder == me:
+            raise InvalidRequest(
+                "a signal handler called this saver in the middle of another call of it on the same thread, for which it "
+                "would wait in vain: only close() is for signal handlers. Set a flag there, or start a thread"
+            )
+        return me
+
+    def _catch_up(self) -> None:
+        while self._later:
+            self._later.popleft()()
+
+    def in_time(self, work: Callable[[], None]) -> None:
+        """Now, or, where this thread is in the middle of its turn, right after it."""
+        if self._holder == threading.get_ident():
+            self._later.append(work)
+        else:
+            work()
 
 
 class Company:

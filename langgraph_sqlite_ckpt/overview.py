@@ -138,7 +138,10 @@ def as_text(moment: datetime | None) -> str | None:
         raise InvalidRequest(f"a datetime is needed, not {moment!r:.80}")
     if moment.tzinfo is None:
         raise InvalidRequest(f"{moment!r} has no time zone: datetime.now(timezone.utc), for example")
-    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    try:
+        return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    except OverflowError as error:
+        raise InvalidRequest(f"{moment!r} is outside of the calendar in UTC") from error
 
 
 def _typed(row: OverviewRow) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from langgraph_sqlite_ckpt.encoding import Body, decode, decode_metadata, decode
 from langgraph_sqlite_ckpt.errors import DamagedError, Place
 from langgraph_sqlite_ckpt.migrations import Migrations, Snapshot, Write, interrupts_renamed
 from langgraph_sqlite_ckpt.renaming import NOTHING, Family, Renaming, fetch_family, renamed_parents
-from langgraph_sqlite_ckpt.tables import BlobHead, BlobRow, CheckpointRow, WriteRow
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, BlobRow, CheckpointRow, WriteRow
 
 
 def configuration(place: Place, checkpoint_id: str | None) -> RunnableConfig:
@@ -47,13 +47,18 @@ class Fetched(NamedTuple):
     family: Family | None = None  # where names of tasks may have changed since
     known_as: str | None = None  # what its namespace is called today
 
+    @property
+    def valued(self) -> Sequence[BlobHead | BlobRow]:
+        return [blob for blob in self.blobs if blob.type != NO_VALUE]
+
     def decoded(self, serde: SerializerProtocol, chain: Chain, migrations: Migrations) -> CheckpointTuple:
         """Brought up to date. Raises `DamagedError`, `DecodeError`, `MigrationError` or `NewerStateError`."""
         if isinstance(self.body, DamagedError):
             raise self.body
         row, place = self.row, place_of(self.row)
         migrations.require_known(row.state_version, place)
-        values = {blob.channel: decode_blob(serde, place, blob, chain) for blob in self.blobs}
+        self.body.require_stored({blob.channel for blob in self.blobs})
+        values = {blob.channel: decode_blob(serde, place, blob, chain) for blob in self.valued}
         stored = CheckpointTuple(
             config=configuration(place, row.checkpoint_id),
             checkpoint=self.body.checkpoint(serde, values),
@@ -154,7 +159,7 @@ def decode_one(serde: SerializerProtocol, recent: Recent, one: One, migrations: 
     """What was read is remembered: the next step will be stored against it."""
     chain = Chain(one.rows, one.held)
     decoded = one.fetched.decoded(serde, chain, migrations)
-    for head in one.fetched.blobs:
+    for head in one.fetched.valued:
         if not isinstance(head.position, int):
             continue  # damage that does not keep the value from being read
         newest = recent.newest(_key(one.fetched.row, head))

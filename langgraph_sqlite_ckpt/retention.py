@@ -18,7 +18,7 @@ from langgraph_sqlite_ckpt import history, tables
 from langgraph_sqlite_ckpt.blobs import Chain, Limits, Named, Packed, pack, pack_against
 from langgraph_sqlite_ckpt.encoding import Body, opened, readable_metadata
 from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest, Place
-from langgraph_sqlite_ckpt.tables import BlobHead, CheckpointRow, NewBlob
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, CheckpointRow, NewBlob
 
 _ROOT = ""
 
@@ -54,6 +54,7 @@ def trim(db: sqlite3.Connection, thread_id: str, root: int, count: int, kept: in
 def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, count: int) -> int:
     """The last checkpoints of each namespace that is still of use, with all they need. Returns how many of the root's."""
     kept_roots: set[str] = set()
+    _drop_late_writes(db, thread_id, count)
     for namespace, checkpoint_ns in sorted(tables.namespaces_of(db, thread_id), key=lambda item: item[1] != _ROOT):
         if _is_call(checkpoint_ns) and _belongs_elsewhere(db, namespace, kept_roots):
             tables.delete_namespace(db, namespace)
@@ -63,6 +64,21 @@ def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, cou
         if checkpoint_ns == _ROOT:
             kept_roots = kept
     return len(kept_roots)
+
+
+def _drop_late_writes(db: sqlite3.Connection, thread_id: str, count: int) -> None:
+    """What a task wrote may come when its checkpoint, or the whole subgraph call that it belonged to, went already.
+
+    What is younger than the oldest root checkpoint that stays may belong to a checkpoint that is still to come.
+    """
+    namespaces = tables.namespaces_of(db, thread_id)
+    for root in (namespace for namespace, checkpoint_ns in namespaces if checkpoint_ns == _ROOT):
+        stay = [checkpoint_id for checkpoint_id, _ in tables.ids_of(db, root)][-count:]
+        if stay:
+            tables.delete_late_writes(db, [namespace for namespace, _ in namespaces], min(stay))
+    for namespace, _ in namespaces:
+        if tables.namespace_is_empty(db, namespace):
+            tables.delete_namespace(db, namespace)
 
 
 def _is_call(checkpoint_ns: str) -> bool:
@@ -127,9 +143,10 @@ def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
     if not isinstance(counted, dict) or not counted:
         return set()
     body = Body.of(row)
-    stored = {blob.channel for blob in tables.blobs_named(db, body.names)} | set(body.inline)
+    valued = {blob.channel for blob in tables.blobs_named(db, body.names) if blob.type != NO_VALUE}
+    stored = valued | set(body.inline)
     channels = [channel for channel in counted if channel in body.versions and channel not in stored]
-    return history.walk(db, row.namespace, row.checkpoint_id, channels).ancestors if channels else set()
+    return set(history.walk(db, row.namespace, row.checkpoint_id, channels).ids) if channels else set()
 
 
 # --- blobs ---

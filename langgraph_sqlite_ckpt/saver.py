@@ -192,10 +192,11 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             limit: At most so many.
 
         Raises:
-            InvalidRequest: A negative limit, or a config that is none.
+            InvalidRequest: A limit that is no number of checkpoints, a filter that is no mapping, a config that is none.
         """
-        if limit is not None and limit < 0:
-            raise InvalidRequest(f"limit must not be negative: {limit}")
+        _require_limit(limit)
+        if not isinstance(filter, (Mapping, type(None))):
+            raise InvalidRequest(f"filter is a mapping of metadata keys to values, not {filter!r:.80}")
         thread_id, checkpoint_ns, checkpoint_id = _scope(config)
         asked, bound = Asked(self._shared.store.migrations), _before(before)
         if thread_id is not None and checkpoint_ns:
@@ -214,8 +215,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         if not channels:
             return {}
         for channel in channels:
-            if not isinstance(channel, str):
-                raise InvalidRequest(f"channels are names, not {channel!r:.80}")
+            _channel(channel)
         recent, (at, asked) = self._shared.store.recent, self._asked(place)
         with self._shared.database.read() as db:
             stored = history.fetch(db, recent, at, checkpoint_id, channels, asked.migrations)
@@ -306,6 +306,8 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         checkpoint_id = _text("checkpoint id", checkpoint["id"])
         _require_versions(checkpoint)
         place = place._replace(checkpoint_id=checkpoint_id)
+        if not isinstance(metadata, Mapping):
+            raise InvalidRequest(f"metadata is a mapping, {{}} for none, not {metadata!r:.80}")
         merged = get_checkpoint_metadata(config, metadata)
         taken = checkpoint.copy()
         taken["channel_values"] = {name: _still(value) for name, value in checkpoint["channel_values"].items()}
@@ -322,7 +324,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         if checkpoint_id is None:
             raise InvalidRequest("put_writes needs a checkpoint_id in config['configurable']")
         for channel, _ in writes:
-            _text("channel", channel)
+            _channel(channel)
         write = PutWrites(
             self._shared.store,
             self.serde,
@@ -467,9 +469,26 @@ def _text(name: str, value: object) -> str:
     return text
 
 
+def _channel(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidRequest(f"channels are named by text, not by {name!r:.80}")
+    return _text("channel", name)
+
+
+def _require_limit(limit: object) -> None:
+    if limit is None:
+        return
+    if not isinstance(limit, int):
+        raise InvalidRequest(f"limit is a number of checkpoints, not {limit!r:.80}")
+    if limit < 0:
+        raise InvalidRequest(f"limit must not be negative: {limit}")
+
+
 def _several(name: str, values: Sequence[object]) -> Sequence[object]:
     if isinstance(values, (str, bytes)):
         raise InvalidRequest(f"{name} is a list of ids, not one: [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise InvalidRequest(f"{name} is a list of ids, not {values!r:.80}")
     return tuple(values)
 
 
@@ -477,7 +496,7 @@ def _require_versions(checkpoint: Checkpoint) -> None:
     """Channels and versions as LangGraph's contract has them; anything else would not be found again."""
     for versions in (checkpoint["channel_versions"], *checkpoint["versions_seen"].values()):
         for channel, version in versions.items():
-            _text("channel", channel)
+            _channel(channel)
             if isinstance(version, str):
                 _text("version", version)
             if type(version) not in (str, int, float) or (type(version) is float and not math.isfinite(version)):

@@ -60,7 +60,7 @@ class Sweep:
         self._require_sense()
         record_the_gone(database)  # else what has crashed still says "running"
         total = Swept(0, 0, 0)
-        idle_since = None if self.idle_for is None else as_text(datetime.now(timezone.utc) - self.idle_for)
+        idle_since = self._idle_since()
         if idle_since is not None:
             for batch in self._batches(database, idle_since):
                 total += self._write(database, partial(self._delete, thread_ids=batch, idle_since=idle_since))
@@ -70,6 +70,14 @@ class Sweep:
                     database, partial(self._shorten, limits=limits, thread_ids=batch, idle_since=idle_since)
                 )
         return total
+
+    def _idle_since(self) -> str | None:
+        if self.idle_for is None:
+            return None
+        try:
+            return as_text(datetime.now(timezone.utc) - self.idle_for)
+        except OverflowError as error:
+            raise InvalidRequest(f"idle_for reaches back before the calendar begins: {self.idle_for}") from error
 
     def _require_sense(self) -> None:
         if not isinstance(self.idle_for, (timedelta, type(None))):

@@ -81,6 +81,10 @@ class NewCheckpoint(NamedTuple):
     checksum: int
 
 
+NO_VALUE = "(no value)"
+"""The type of a blob whose version was put again without a value: only what was compressed against it needs its bytes."""
+
+
 class BlobHead(NamedTuple):
     """A blob without its bytes."""
 
@@ -130,6 +134,19 @@ class WriteRow(NamedTuple):
     idx: int
     task_path: str
     channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class ChannelWrite(NamedTuple):
+    """What was written to one of the channels that were asked for; `checkpoint` and `channel` count from 0 in the lists."""
+
+    checkpoint: int
+    channel: int
+    task_id: str
     type: str
     codec: int
     size: int
@@ -399,23 +416,22 @@ def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
     ).fetchall()
 
 
-def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[CheckpointRow]:
-    """The checkpoint, its parent, its parent's parent, ..., read as they are asked for, in one statement.
+def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None, int]]:
+    """(seq, checkpoint_id, beside, state_version) of the checkpoint, its parent, its parent's parent, ..., read as they are
+    asked for, in one statement.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
     """
-    rows = db.execute(
-        "WITH RECURSIVE line (seq, parent_id) AS ("
-        " SELECT seq, parent_id FROM checkpoint WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
-        " UNION ALL SELECT p.seq, p.parent_id FROM line CROSS JOIN checkpoint p"
-        " ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
-        " SELECT "
-        + _COLUMNS
-        + " FROM line CROSS JOIN checkpoint c ON c.seq = line.seq CROSS JOIN namespace n ON n.id = c.namespace",
+    return db.execute(
+        "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside, state_version) AS ("
+        " SELECT seq, checkpoint_id, parent_id, beside, state_version FROM checkpoint"
+        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
+        " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside, p.state_version"
+        "  FROM line CROSS JOIN checkpoint p ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
+        " SELECT seq, checkpoint_id, beside, state_version FROM line",
         {"namespace": namespace, "checkpoint_id": checkpoint_id},
     )
-    return (CheckpointRow._make(row) for row in rows)
 
 
 def find_standing(
@@ -629,6 +645,11 @@ def repack_blob(db: sqlite3.Connection, blob: int, new: NewBlob) -> None:
     )
 
 
+def empty_blob(db: sqlite3.Connection, blob: int) -> None:
+    """Its version has no value any more, and other checkpoints that name it must not miss one."""
+    db.execute("UPDATE blob SET type = ? WHERE id = ?", (NO_VALUE, blob))
+
+
 def retire_blob(db: sqlite3.Connection, blob: int) -> None:
     """No version means this value any more. It stays, for what was compressed against it."""
     db.execute("UPDATE blob SET version = NULL WHERE id = ?", (blob,))
@@ -700,24 +721,23 @@ def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> S
     return [WriteRow._make(row) for row in rows]
 
 
-def writes_of_namespace(db: sqlite3.Connection, namespace: int) -> Iterator[WriteRow]:
-    rows = db.execute(_WRITE + " FROM write w WHERE w.namespace = ? ORDER BY w.id", (namespace,))
-    return (WriteRow._make(row) for row in rows)
-
-
 def writes_to_channels(
-    db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str], channels: Iterable[str]
-) -> Sequence[WriteRow]:
+    db: sqlite3.Connection, namespace: int, checkpoint_ids: Sequence[str], channels: Sequence[str]
+) -> Iterator[ChannelWrite]:
+    """Last checkpoint first, in order within each."""
     rows = db.execute(
-        _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
-        " WHERE w.channel IN (SELECT value FROM json_each(?)) ORDER BY w.task_path, w.task_id, w.idx",
-        (json.dumps(list(checkpoint_ids)), namespace, json.dumps(list(channels))),
+        "SELECT j.key, k.key, w.task_id, w.type, w.codec, w.size, w.checksum, w.data"
+        " FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
+        " CROSS JOIN json_each(?) k ON k.value = w.channel ORDER BY j.key DESC, w.task_path, w.task_id, w.idx",
+        (json.dumps(checkpoint_ids), namespace, json.dumps(channels)),
     )
-    return [WriteRow._make(row) for row in rows]
+    return (ChannelWrite._make(row) for row in rows)
 
 
 def keep_first_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
-    db.executemany("INSERT OR IGNORE" + _INTO_WRITE, [(namespace, checkpoint_id, *write) for write in new])
+    """Only what is there already is skipped: whatever else SQLite refuses is an error."""
+    first = "INSERT" + _INTO_WRITE + " ON CONFLICT (namespace, checkpoint_id, task_id, idx) DO NOTHING"
+    db.executemany(first, [(namespace, checkpoint_id, *write) for write in new])
 
 
 def replace_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
@@ -752,6 +772,19 @@ def change_writes(db: sqlite3.Connection, changed: Sequence[ChangedWrite]) -> No
         "UPDATE write SET task_id = ?, task_path = ?, channel = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?"
         " WHERE id = ?",
         [(*write[1:], write.id) for write in changed],
+    )
+
+
+def delete_late_writes(db: sqlite3.Connection, namespaces: Iterable[int], oldest: str) -> None:
+    """Those whose checkpoint is gone: it is not there, and older than one that is, so it is not still to come.
+
+    Only ids that are ordered by time (UUIDs of version 6, LangGraph's own) can tell.
+    """
+    db.execute(
+        "DELETE FROM write WHERE namespace IN (SELECT value FROM json_each(:namespaces))"
+        " AND checkpoint_id < :oldest AND checkpoint_id GLOB :by_time AND :oldest GLOB :by_time AND NOT EXISTS (SELECT 1"
+        " FROM checkpoint c WHERE c.namespace = write.namespace AND c.checkpoint_id = write.checkpoint_id)",
+        {"namespaces": json.dumps(list(namespaces)), "oldest": oldest, "by_time": "????????-????-6???-????-????????????"},
     )
 
 
@@ -796,10 +829,6 @@ def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task
 def effect_of_key(db: sqlite3.Connection, key: str) -> EffectRow | None:
     row = db.execute(_EFFECT + " WHERE e.key = ? ORDER BY e.id LIMIT 1", (key,)).fetchone()
     return EffectRow._make(row) if row else None
-
-
-def effects_of_namespace(db: sqlite3.Connection, namespace: int) -> Iterator[EffectRow]:
-    return (EffectRow._make(row) for row in db.execute(_EFFECT + " WHERE e.namespace = ? ORDER BY e.id", (namespace,)))
 
 
 def effects_of_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Sequence[EffectTask]:
@@ -1141,15 +1170,64 @@ def all_namespaces(db: sqlite3.Connection) -> Sequence[int]:
     return [row[0] for row in db.execute("SELECT id FROM namespace ORDER BY id")]
 
 
-def blob_rows_of(db: sqlite3.Connection, namespace: int) -> Iterator[BlobRow]:
-    """Bases first."""
+class Weight(NamedTuple):
+    """A row by its key, and about how many bytes it takes to load it."""
+
+    key: int
+    bytes: int
+
+
+def weights_of_checkpoints(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
     rows = db.execute(
-        "SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size, b.codec, b.base,"
-        " b.checksum, b.data"
-        " FROM blob b WHERE b.namespace = ? ORDER BY b.channel, b.id",
+        "SELECT seq, coalesce(length(body), 0) + coalesce(length(rest), 0) + coalesce(length(metadata), 0)"
+        " FROM checkpoint WHERE namespace = ? ORDER BY seq",
         (namespace,),
     )
-    return (BlobRow._make(row) for row in rows)
+    return [Weight._make(row) for row in rows]
+
+
+def weights_of_writes(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
+    rows = db.execute("SELECT id, coalesce(length(data), 0) FROM write WHERE namespace = ? ORDER BY id", (namespace,))
+    return [Weight._make(row) for row in rows]
+
+
+def weights_of_effects(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
+    rows = db.execute("SELECT id, coalesce(length(data), 0) FROM effect WHERE namespace = ? ORDER BY id", (namespace,))
+    return [Weight._make(row) for row in rows]
+
+
+def weights_of_blobs(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]:
+    """Channel by channel, bases first."""
+    rows = db.execute(
+        "SELECT id, coalesce(length(data), 0) FROM blob WHERE namespace = ? ORDER BY channel, id", (namespace,)
+    )
+    return [Weight._make(row) for row in rows]
+
+
+def checkpoints_at(db: sqlite3.Connection, seqs: Sequence[int]) -> Sequence[CheckpointRow]:
+    rows = db.execute(_CHECKPOINT + "JOIN json_each(?) j ON c.seq = j.value ORDER BY j.key", (json.dumps(seqs),))
+    return [CheckpointRow._make(row) for row in rows]
+
+
+def writes_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[WriteRow]:
+    rows = db.execute(
+        _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.id = j.value ORDER BY j.key", (json.dumps(ids),)
+    )
+    return [WriteRow._make(row) for row in rows]
+
+
+def effects_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[EffectRow]:
+    rows = db.execute(_EFFECT + " CROSS JOIN json_each(?) j ON e.id = j.value ORDER BY j.key", (json.dumps(ids),))
+    return [EffectRow._make(row) for row in rows]
+
+
+def blobs_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[BlobRow]:
+    rows = db.execute(
+        _BLOB_HEAD + ", b.codec, b.base, b.checksum, b.data"
+        " FROM json_each(?) j CROSS JOIN blob b ON b.id = j.value ORDER BY j.key",
+        (json.dumps(ids),),
+    )
+    return [BlobRow._make(row) for row in rows]
 
 
 def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:

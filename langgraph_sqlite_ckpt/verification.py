@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from langgraph_sqlite_ckpt import tables
-from langgraph_sqlite_ckpt.blobs import Chain, Damaged
+from langgraph_sqlite_ckpt.blobs import Chain, Damaged, Key, Recent, Value, base_position
 from langgraph_sqlite_ckpt.database import Database
-from langgraph_sqlite_ckpt.encoding import Body, readable_metadata, unpack_effect, unpack_write
+from langgraph_sqlite_ckpt.encoding import Body, place_of, readable_metadata, unpack_effect, unpack_write
 from langgraph_sqlite_ckpt.errors import CheckpointError, DamagedError, Place
+from langgraph_sqlite_ckpt.reading import body_or_damage
 from langgraph_sqlite_ckpt.schema import STEPS, statements
-from langgraph_sqlite_ckpt.tables import CheckpointRow
+from langgraph_sqlite_ckpt.tables import BlobRow, CheckpointRow, Weight
+
+_BYTES_AT_ONCE, _ROWS_AT_ONCE = 4 * 1024 * 1024, 500
 
 
 class Problem(NamedTuple):
@@ -25,16 +27,17 @@ class Problem(NamedTuple):
 
 
 def verify(database: Database) -> Iterator[Problem]:
-    """Reads the file namespace by namespace, so that writers go on meanwhile and no single read is longer than needed."""
+    """Reads a few rows at a time, so that writers go on meanwhile, no read is long, and little is held in memory."""
     yield from _found(database, _file)
     try:
         with database.read() as db:
-            namespaces = tables.all_namespaces(db)
+            namespaces = [(namespace, tables.name_of_namespace(db, namespace)) for namespace in tables.all_namespaces(db)]
     except CheckpointError as error:
         yield Problem("file", str(error))
         return
-    for namespace in namespaces:
-        yield from _found(database, partial(_namespace, namespace=namespace))
+    for namespace, named in namespaces:
+        if named is not None:
+            yield from _namespace(database, namespace, Place(*named))
 
 
 def _found(database: Database, look: Callable[[sqlite3.Connection], Iterable[Problem]]) -> list[Problem]:
@@ -59,31 +62,105 @@ def _expected_objects() -> set[tuple[str, str]]:
     return {(words[1].lower(), words[2]) for words in made if words[0] == "CREATE"}
 
 
-def _namespace(db: sqlite3.Connection, namespace: int) -> Iterator[Problem]:
-    named = tables.name_of_namespace(db, namespace)
-    if named is None:  # deleted meanwhile
+def _namespace(database: Database, namespace: int, place: Place) -> Iterator[Problem]:
+    values = _Values(place)
+    for weights, look in (
+        (tables.weights_of_checkpoints, _checkpoints),
+        (tables.weights_of_writes, partial(_writes, place)),
+        (tables.weights_of_effects, partial(_effects, place)),
+        (tables.weights_of_blobs, values.look),
+    ):
+        yield from _in_batches(database, partial(weights, namespace=namespace), look)
+
+
+class Look(Protocol):
+    def __call__(self, db: sqlite3.Connection, keys: Sequence[int]) -> Iterable[Problem]: ...
+
+
+def _in_batches(
+    database: Database, weigh: Callable[[sqlite3.Connection], Sequence[Weight]], look: Look
+) -> Iterator[Problem]:
+    """A read for each few rows. Those that somebody deletes in between are simply not there any more."""
+    try:
+        with database.read() as db:
+            weights = weigh(db)
+    except CheckpointError as error:
+        yield Problem("file", str(error))
         return
-    place = Place(*named)
-    for checkpoint_id, _ in tables.ids_of(db, namespace):
-        row = tables.find_checkpoint(db, namespace, checkpoint_id)
-        if row is not None:
-            yield from _attempted("checkpoint", place._replace(checkpoint_id=checkpoint_id), partial(_read_whole, row))
-    for write in tables.writes_of_namespace(db, namespace):
+    for keys in _batches(weights):
+        yield from _found(database, partial(look, keys=keys))
+
+
+def _batches(weights: Iterable[Weight]) -> Iterator[Sequence[int]]:
+    keys: list[int] = []
+    held = 0
+    for weight in weights:
+        keys.append(weight.key)
+        held += weight.bytes
+        if held >= _BYTES_AT_ONCE or len(keys) >= _ROWS_AT_ONCE:
+            yield keys
+            keys, held = [], 0
+    if keys:
+        yield keys
+
+
+def _checkpoints(db: sqlite3.Connection, keys: Sequence[int]) -> Iterator[Problem]:
+    rows = tables.checkpoints_at(db, keys)
+    bodies = [body_or_damage(row) for row in rows]
+    names = [name for body in bodies if isinstance(body, Body) for name in body.names]
+    there = {(head.channel, head.version) for head in tables.blobs_named(db, names)}
+    for row, body in zip(rows, bodies, strict=True):
+        yield from _attempted("checkpoint", place_of(row), partial(_read_whole, row, body))
+        if isinstance(body, Body):
+            found = {channel for channel, version in body.versions.items() if (channel, version) in there}
+            yield from _attempted("value", place_of(row), partial(body.require_stored, found))
+
+
+def _read_whole(row: CheckpointRow, body: Body | DamagedError) -> None:
+    if isinstance(body, DamagedError):
+        raise body
+    body.unpacked_rest()
+    readable_metadata(row)
+
+
+def _writes(place: Place, db: sqlite3.Connection, keys: Sequence[int]) -> Iterator[Problem]:
+    for write in tables.writes_at(db, keys):
         at = place._replace(checkpoint_id=write.checkpoint_id, channel=write.channel)
         yield from _attempted("write", at, partial(unpack_write, write))
-    for effect in tables.effects_of_namespace(db, namespace):
+
+
+def _effects(place: Place, db: sqlite3.Connection, keys: Sequence[int]) -> Iterator[Problem]:
+    for effect in tables.effects_at(db, keys):
         at = place._replace(checkpoint_id=effect.checkpoint_id)
         yield from _attempted("effect", at, partial(unpack_effect, effect))
-    for channel, rows in groupby(tables.blob_rows_of(db, namespace), key=lambda row: row.channel):
-        blobs = list(rows)
-        chain = Chain(blobs)
-        for blob in blobs:
-            yield from _attempted("value", place._replace(channel=channel), partial(chain.raw, blob.id))
 
 
-def _read_whole(row: CheckpointRow) -> None:
-    Body.of(row).unpacked_rest()
-    readable_metadata(row)
+class _Values:
+    """Rebuilds every value of a namespace, each step once; of what is rebuilt it keeps what later ones lean on."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._recent = Recent(0)  # of one channel, the last
+
+    def look(self, db: sqlite3.Connection, keys: Sequence[int]) -> Iterator[Problem]:
+        for row in tables.blobs_at(db, keys):
+            yield from _attempted("value", self._place._replace(channel=row.channel), partial(self._rebuild, db, row))
+
+    def _rebuild(self, db: sqlite3.Connection, row: BlobRow) -> None:
+        key = (self._place.thread_id, self._place.checkpoint_ns, row.channel)
+        held = self._base(key, row)
+        at_hand = held is not None and held.blob == row.base
+        chain = Chain([row], [held] if held is not None and at_hand else ())
+        if row.base is not None and not at_hand:  # repacked by a prune, forked, or damaged
+            chain = Chain(tables.chain(db, [row.id]))
+        raw = chain.raw(row.id)
+        if isinstance(row.position, int) and row.position >= 0:
+            self._recent.remember(key, Value(row.id, row.version, row.position, row.type, raw))
+
+    def _base(self, key: Key, row: BlobRow) -> Value | None:
+        if not isinstance(row.position, int) or row.position < 1:
+            return None
+        return self._recent.at(key, base_position(row.position))
 
 
 def _attempted(kind: str, place: Place, attempt: Callable[[], object]) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ from langgraph_sqlite_ckpt.errors import EncodeError, Place
 from langgraph_sqlite_ckpt.migrations import Migrations
 from langgraph_sqlite_ckpt.operations import Operation, Stale
 from langgraph_sqlite_ckpt.runs import NOTHING_NEXT, named_run, next_nodes, run_of
-from langgraph_sqlite_ckpt.tables import BlobHead, BlobName, NewBlob, NewCheckpoint, NewWrite, Version
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, BlobName, NewBlob, NewCheckpoint, NewWrite, Version
 
 
 class Settled:
@@ -131,7 +131,7 @@ class PutCheckpoint(Operation[None]):
         with self.store.database.read() as db:
             heads = tables.blobs_named(db, self._names(self._found_namespace(db), unchanged))
             chain = Chain(tables.chain(db, [head.id for head in heads]))
-        for head in heads:
+        for head in (head for head in heads if head.type != NO_VALUE):
             value = self.checkpoint["channel_values"][head.channel]
             encoded = encode(self.serde, self.place._replace(channel=head.channel), value)
             if encoded == (head.type, _raw(chain, head)):
@@ -176,7 +176,7 @@ class PutCheckpoint(Operation[None]):
         if unsure:
             with self.store.database.read() as db:
                 heads = tables.blobs_named(db, self._names(self._found_namespace(db), unsure))
-            yield from ((head.channel, unsure[head.channel]) for head in heads)
+            yield from ((head.channel, unsure[head.channel]) for head in heads if head.type != NO_VALUE)
 
     def _draft(self, versions: Mapping[str, Version], *, fresh: bool) -> Iterator[Draft]:
         for channel, version in versions.items():
@@ -282,11 +282,14 @@ class PutCheckpoint(Operation[None]):
             kept.pop(thread_id, None)
 
     def _store_blobs(self, db: sqlite3.Connection, namespace: int) -> None:
-        present = self._present(db, namespace)
+        there = self._there(db, namespace)
+        present = {head.channel: head for head in there if head.type != NO_VALUE}
         self._require_what_it_leans_on(db, present)
-        replaced = self._replaced(present)
+        replaced = self._replaced(there)
         for blob in replaced:
             tables.retire_blob(db, blob)
+        for blob in self._emptied(present):
+            tables.empty_blob(db, blob)
         at_today = {channel for channel, head in present.items() if head.state_version == self._state_version}
         self._stored = [
             (tables.insert_blob(db, namespace, draft.blob), draft)
@@ -296,13 +299,13 @@ class PutCheckpoint(Operation[None]):
         if replaced:
             tables.delete_unneeded_blobs(db, namespace)
 
-    def _present(self, db: sqlite3.Connection, namespace: int) -> Mapping[str, BlobHead]:
-        """What the file holds under the versions that this checkpoint names anew or counts on, by channel."""
+    def _there(self, db: sqlite3.Connection, namespace: int) -> Sequence[BlobHead]:
+        """What the file holds under the versions that this checkpoint names anew or counts on."""
         drafted = {draft.blob.channel: draft.blob.version for draft in self._drafts}
         names = {**self.new_versions, **self._kept, **drafted}
         if not names:
-            return {}
-        return {head.channel: head for head in tables.blobs_named(db, self._names(namespace, names))}
+            return ()
+        return tables.blobs_named(db, self._names(namespace, names))
 
     def _require_what_it_leans_on(self, db: sqlite3.Connection, present: Mapping[str, BlobHead]) -> None:
         """Somebody may have deleted or replaced it since: a thread, pruned by another process in the middle of its run."""
@@ -321,15 +324,20 @@ class PutCheckpoint(Operation[None]):
         version = self._state_version
         return version > 0 and any(head.channel in gaps and head.state_version == version for head in present.values())
 
-    def _replaced(self, present: Mapping[str, BlobHead]) -> Sequence[int]:
-        """A new version means what this checkpoint says: another value, none, or a scalar beside the body."""
-        filled = {draft.blob.channel for draft in self._drafts if not draft.fresh} | self._kept.keys()
-        again = {draft.blob.channel for draft in self._drafts if draft.fresh}
+    def _replaced(self, there: Sequence[BlobHead]) -> Sequence[int]:
+        """A new version means what this checkpoint says; where one had no value, this one fills the gap."""
+        fresh = {draft.blob.channel: draft.fresh for draft in self._drafts}
         return [
             head.id
-            for channel, head in present.items()
-            if channel not in filled and (head.state_version == self._state_version or channel not in again)
+            for head in there
+            if head.state_version == self._state_version
+            and (fresh.get(head.channel, False) or (head.type == NO_VALUE and head.channel in fresh))
         ]
+
+    def _emptied(self, present: Mapping[str, BlobHead]) -> Sequence[int]:
+        """It may also say that there is no value any more, or a scalar, which stands beside the body."""
+        filled = {draft.blob.channel for draft in self._drafts} | self._kept.keys()
+        return [head.id for channel, head in present.items() if channel not in filled]
 
     # --- after it ---
 

@@ -89,6 +89,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         ),
         "checkpoint 'b3'",
     ),
+    "a value that is gone": (
+        lambda path: sql(path, "DELETE FROM blob WHERE id = ?", blob_of(path, "b", "own", 3)),
+        "channel 'own'",
+    ),
     "a value whose base is gone": (
         lambda path: sql(
             path, "UPDATE blob SET base = 999999 WHERE base IS NOT NULL AND id = ?", blob_of(path, "b", "text", 3)

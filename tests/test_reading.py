@@ -16,7 +16,7 @@ from sqlfile import sql
 from threads import multiply, saver
 from watch import Watch, watch
 
-from langgraph_sqlite_ckpt import InvalidRequest, SafeSerializer, SqliteSaver
+from langgraph_sqlite_ckpt import DamagedError, InvalidRequest, SafeSerializer, SqliteSaver
 
 __all__ = ["saver", "watch"]  # fixtures
 
@@ -434,3 +434,16 @@ def test_a_serializer_of_ones_own_is_asked_for_as_little(open_face: Any) -> None
     assert calls(lambda: list(face.list(config(), limit=1))) == one
     assert calls(lambda: list(face.list(config(), filter={"step": 99}))) == 0
     assert calls(lambda: face.threads()) == calls(lambda: face.runs()) == 0
+
+
+def test_a_history_whose_stored_value_is_gone_says_so_instead_of_reaching_back_too_far(face: Face, path: Path) -> None:
+    at = put(face, {"log": ["of old"] * 100})
+    face.put_writes(at, [("log", "old")], "task")
+    at = put(face, {"log": ["seed"] * 100}, parent=at)
+    face.put_writes(at, [("log", "new")], "task")
+    at = put(face, {"n": 1}, parent=at)
+    found = face.get_delta_channel_history(config=at, channels=["log"])["log"]
+    assert (found["seed"], [value for _, _, value in found["writes"]]) == (["seed"] * 100, ["new"])
+    sql(path, "DELETE FROM blob WHERE id = (SELECT max(id) FROM blob)")
+    with pytest.raises(DamagedError, match="channel 'log'.*gone"):
+        face.get_delta_channel_history(config=at, channels=["log"])

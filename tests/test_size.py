@@ -1,5 +1,6 @@
 """Size follows the distinct content, reads a constant number of statements, and nothing the number of ancestors or channels."""
 
+import json
 import random
 import sqlite3
 import string
@@ -14,6 +15,7 @@ from langgraph.graph import START, StateGraph
 from sqlfile import Tap, sql, tap
 
 from langgraph_sqlite_ckpt import SafeSerializer, SqliteSaver
+from langgraph_sqlite_ckpt.encoding import share_versions
 
 __all__ = ["tap"]  # a fixture
 
@@ -127,6 +129,43 @@ def test_another_process_goes_on_as_economically_as_the_first(path: Path) -> Non
         if step % 10 == 9:
             saver.close()
     assert size_of(path) * 8 < sum(len(SafeSerializer().dumps_typed(values)[1]) for values in states)
+
+
+@pytest.mark.parametrize("old", ["by its id", "in a listing", "by another saver"])
+def test_reading_old_checkpoints_between_the_steps_makes_no_larger_file(old: str, open_face: Any, tmp_path: Path) -> None:
+    """What comes next leans on the newest value, not on the one that was read last."""
+
+    def size(name: str, read: Callable[[Any, Any], Any]) -> int:
+        face = open_face(tmp_path / name, synchronous="normal")
+        at, first = config(), None
+        for step, values in enumerate(growing(80, 2000)):
+            made = checkpoint(values, versions_of(values, step))
+            at = face.put(at, made, {}, dict(made["channel_versions"]))
+            first = first or at
+            read(face, first)
+        return size_of(tmp_path / name)
+
+    def look(face: Any, first: Any) -> None:
+        if old == "by its id":
+            assert face.get_tuple(first) is not None
+        elif old == "in a listing":
+            assert list(face.list(config()))
+        else:
+            assert open_face(tmp_path / "read", read_only=True).get_tuple(first) is not None
+
+    assert size("read", look) <= size("unread", lambda face, first: None) * 1.05 + 4096
+
+
+def test_telling_a_value_that_is_gone_from_one_that_never_was_costs_a_byte() -> None:
+    """None for a scalar, which is in no blob."""
+    versions = {f"channel {number}": f"{number + 1:032}.0123456789012345" for number in range(10)}
+
+    def length(stored: Any) -> int:
+        return len(json.dumps(share_versions({"channel_versions": versions, "versions_seen": {}}, stored)))
+
+    unmarked = length(())
+    assert length(["no such channel"]) == unmarked
+    assert unmarked < length(versions) <= unmarked + len(versions) + 1  # ~9 has a digit more
 
 
 def test_a_document_that_never_changes_is_stored_once(open_face: Any, path: Path) -> None:

@@ -1,8 +1,10 @@
 """`sweep` and `keep_last=`: idle threads and old checkpoints go, what is waited for stays, and nobody is held up."""
 
 import operator
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +12,7 @@ from typing import Annotated, Any
 import pytest
 from conftest import Face, checkpoint, config, put
 from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
@@ -517,3 +520,54 @@ def test_a_saver_that_keeps_all_can_use_the_file_of_one_that_does_not(open_face:
     put(few, {"a": [12] * 300}, parent=at)
     assert len(ids(all_of_them, "t")) == 2
     assert list(few.verify()) == []
+
+
+# --- what comes late ---
+
+
+def late(face: Any, retain: Callable[[Any], Any]) -> set[str]:
+    """Writes before and after their checkpoints, of the root and of a subgraph call; the tasks whose writes stay."""
+    first = stored(face, "t", step=0)
+    call = put(face, {"s": 1}, at=config("t", "node:1"), parents={"": first["configurable"]["checkpoint_id"]})
+    second = stored(face, "t", parent=first, step=1)
+    third = stored(face, "t", parent=second, step=2)
+    retain(face)
+    face.put_writes(first, [("a", 1)], "late")
+    face.put_writes(call, [("a", 1)], "late, in a call")
+    face.put_writes(third, [("a", 1)], "in time")
+    to_come = checkpoint()
+    at = config("t", "", to_come["id"])
+    face.put_writes(at, [("a", 1)], "early")
+    face.put_writes(config("t", "node:2", str(uuid6(clock_seq=-1))), [("a", 1)], "early, in a call")
+    face.put_writes(config("t", "", "an id of one's own"), [("a", 1)], "whenever")
+    retain(face)
+    assert [write[0] for write in face.get_tuple(third).pending_writes] == ["in time"]
+    face.put(third, to_come, {"source": "loop", "step": 3}, {})
+    assert [write[0] for write in face.get_tuple(at).pending_writes] == ["early"]
+    with closing(sqlite3.connect(face.saver._shared.database.path)) as db:
+        empty = (
+            "SELECT * FROM namespace WHERE id NOT IN (SELECT namespace FROM checkpoint UNION SELECT namespace FROM write)"
+        )
+        assert db.execute(empty).fetchall() == []
+        return {task for (task,) in db.execute("SELECT task_id FROM write")}
+
+
+@pytest.mark.parametrize("how", ["prune", "sweep"])
+def test_what_is_written_after_its_checkpoint_went_goes_too_and_what_comes_before_its_checkpoint_stays(
+    face: Face, how: str
+) -> None:
+    tasks = late(face, lambda face: face.prune(["t"]) if how == "prune" else face.sweep(keep_last=1, statuses=STATUSES))
+    assert tasks == {"in time", "early", "early, in a call", "whenever"}
+
+
+def test_a_saver_that_keeps_few_drops_what_is_written_too_late(open_face: Any, path: Path) -> None:
+    face = open_face(keep_last=2, synchronous="normal")
+    at, configs = config(), []
+    for step in range(10):
+        at = stored(face, "t", parent=at if step else None, step=step)
+        configs.append(at)
+        if step >= 3:
+            face.put_writes(configs[step - 3], [("a", step)], "late")
+            face.put_writes(at, [("a", step)], "in time")
+    assert sql(path, "SELECT count(*) FROM write WHERE task_id = 'late'") == [(1,)]  # the last, until the next step
+    assert sql(path, "SELECT count(*) FROM write WHERE task_id = 'in time'") == [(2,)]

@@ -306,6 +306,27 @@ def test_unchanged_channels_come_back_in_every_later_checkpoint(face: Face) -> N
     assert face.get_tuple(config("t", "", first["id"])).checkpoint == first
 
 
+def test_a_version_that_is_put_again_without_its_value_has_none_and_nobody_calls_that_damage(
+    face: Face, path: Path
+) -> None:
+    version = {"a": f"{1:032}.1"}
+    memory = InMemorySaver()
+    for each in (face, memory):
+        first = each.put(config(), checkpoint({"a": ["x"] * 200}, version, "1"), {}, version)
+        each.put(first, checkpoint({}, version, "2"), {}, version)
+        assert each.get_tuple(config("t", "", "1")).checkpoint["channel_values"] == {}
+    assert [item.checkpoint["channel_values"] for item in face.list(config())] == [{}, {}]
+    assert list(face.verify()) == []
+    face.put(first, checkpoint({"a": ["y"] * 200}, version, "3"), {}, {})
+    assert face.get_tuple(config("t", "", "3")).checkpoint["channel_values"] == {"a": ["y"] * 200}
+    assert list(face.verify()) == []
+    face.put(first, checkpoint({"a": 7}, version, "4"), {}, version)
+    assert face.get_tuple(config("t", "", "4")).checkpoint["channel_values"] == {"a": 7}
+    face.prune(["t"])
+    assert face.get_tuple(config()).checkpoint["channel_values"] == {"a": 7}
+    assert list(face.verify()) == []
+
+
 @pytest.mark.parametrize(
     "versions",
     [["1", "2", "10"], [1, 2, 10], [1.5, 2.5, 10.25], ["a", "b b", "é'\""], [1, "1", 1.5], [2**53 + 1, 2**53 + 2, 2**62]],

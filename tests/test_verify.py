@@ -2,9 +2,11 @@
 
 import os
 import random
+import re
 import shutil
 import sqlite3
 import threading
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -302,6 +304,11 @@ LOST: dict[str, tuple[str, str, str]] = {
         "orphan",
         "value that nothing needs",
     ),
+    "a value": (
+        f"DELETE FROM blob WHERE id = (SELECT max(id) FROM blob WHERE namespace = {B})",
+        "value",
+        "thread 'b', checkpoint '.*', channel '.*its value is gone",
+    ),
     "an index": ("DROP INDEX blob_by_base", "schema", "index blob_by_base is missing"),
     "a view": ("DROP VIEW threads", "schema", "view threads is missing"),
     "a trigger": ("DROP TRIGGER checkpoint_has_child", "schema", "trigger checkpoint_has_child is missing"),
@@ -316,8 +323,8 @@ def test_what_was_lost_is_named(damaged: Path, lost: str) -> None:
 
     problems = found(damaged)
 
-    assert {problem.kind for problem in problems} == {kind}
-    assert any(words in problem.detail for problem in problems)
+    assert kind in {problem.kind for problem in problems} <= {kind, "value"}  # a value that went may be missed too
+    assert any(re.search(words, problem.detail) for problem in problems)
 
 
 @pytest.mark.parametrize("metadata", ["[]", "no json", "", "5", '{"a": '])
@@ -435,6 +442,29 @@ def test_whatever_is_written_over_a_file_verify_does_not_raise(template: Path, p
 
 
 # --- beside others ---
+
+
+def test_checking_a_channel_of_many_values_holds_few_of_them_in_memory(saver: SqliteSaver) -> None:
+    at = config()
+    for _ in range(300):
+        at = put(saver, {"random": [os.urandom(100_000)], "grows": ["x"]}, parent=at)
+    tracemalloc.start()
+    try:
+        assert list(saver.verify()) == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 15_000_000
+
+
+def test_no_single_read_of_a_check_loads_a_whole_namespace(tap: Tap, open_face: Any) -> None:
+    face = open_face(synchronous="normal")
+    at = config()
+    for _ in range(60):
+        at = put(face, {"random": [os.urandom(200_000)]}, parent=at)
+    tap.forget()
+    assert list(face.verify()) == []
+    assert tap.count("SELECT b.id, b.namespace") >= 3
 
 
 def test_writers_go_on_while_a_file_is_checked(tap: Tap, open_face: Any, path: Path) -> None:
