@@ -12,6 +12,7 @@ To read the code, start at the top; imports point down this list only:
     once       what a task does outside, not repeated by a resume
     effects    the entries of it: begun, done, in doubt
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
+    upgrading  stored states brought up to date, with a write or all of them
     sweeping   idle threads and old checkpoints, in short transactions
     verification  every row is what was written
     overview   threads, runs and sizes, without reading a value
@@ -23,8 +24,10 @@ To read the code, start at the top; imports point down this list only:
     retention  delete, prune, copy: what stays always loads
     history    the ancestor walk for DeltaChannel
     reading    rows -> LangGraph's tuples
+    renaming   what LangGraph calls a task whose node was renamed
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
+    migrations older states in today's shape
     custody    who answers for a thread: owners, claims
     database   connections, transactions, group commit, forks
     operations a write as an object, and its outcome; whose turn it is
@@ -54,18 +57,22 @@ from langgraph_sqlite_ckpt.errors import (
     EncodeError,
     ForeignFileError,
     InvalidRequest,
+    MigrationError,
     NewerFileError,
+    NewerStateError,
     OpenError,
     ReadOnlyError,
     StorageError,
     ThreadBusy,
 )
 from langgraph_sqlite_ckpt.flush import Flush
+from langgraph_sqlite_ckpt.migrations import rename_channel, rename_node
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
 from langgraph_sqlite_ckpt.recovery import Recovered
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
+from langgraph_sqlite_ckpt.upgrading import Migrated
 from langgraph_sqlite_ckpt.verification import Problem
 
 AsyncSqliteSaver = SqliteSaver
@@ -90,7 +97,10 @@ __all__ = [
     "Flush",
     "ForeignFileError",
     "InvalidRequest",
+    "Migrated",
+    "MigrationError",
     "NewerFileError",
+    "NewerStateError",
     "OpenError",
     "Problem",
     "ReadOnlyError",
@@ -104,4 +114,6 @@ __all__ = [
     "Swept",
     "Thread",
     "ThreadBusy",
+    "rename_channel",
+    "rename_node",
 ]

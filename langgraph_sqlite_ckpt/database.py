@@ -58,8 +58,18 @@ _LONGEST_WAIT = 2_000_000.0  # seconds; SQLite counts milliseconds in 31 bits
 class Database:
     """One file (or one private memory), served to any number of threads."""
 
-    def __init__(self, path: str, *, synchronous: Synchronous, busy_timeout: float, read_only: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        synchronous: Synchronous,
+        busy_timeout: float,
+        read_only: bool,
+        accept: Callable[[sqlite3.Connection], None] = lambda _db: None,
+    ) -> None:
+        """`accept` looks at a file before it counts as open, and raises where it should not be."""
         self.path = path
+        self._accept = accept
         self.read_only = read_only
         self._synchronous = synchronous
         self._busy_timeout = min(busy_timeout, _LONGEST_WAIT)
@@ -92,6 +102,7 @@ class Database:
         db = self._connect()
         try:
             self._check(db)
+            self._accept(db)
         except sqlite3.Error as error:
             db.close()
             raise open_error(self.path, error) from error

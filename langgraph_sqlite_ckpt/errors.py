@@ -9,6 +9,8 @@
     ├── EncodeError              a value cannot be stored: names thread, channel and type
     ├── DecodeError              a stored value cannot be rebuilt: names thread, channel and type
     ├── DamagedError             stored bytes are not what was written
+    ├── MigrationError           a migration could not bring a state up to date: names thread, checkpoint and function
+    ├── NewerStateError          a state has been through more migrations than this program has
     ├── ThreadBusy               somebody else has a claim on the thread
     │   └── EffectRunning        an effect of `once` is being called right now
     ├── EffectInDoubt            an effect of `once` was begun, and nobody knows whether it happened
@@ -98,6 +100,17 @@ class DamagedError(_Placed):
 
     def __str__(self) -> str:
         return f"damaged row ({self.place}): {self.cause}. Restore the file from a backup; other rows still read"
+
+
+class MigrationError(_Placed):
+    """A migration failed on a stored state, or returned something else than one. What is stored is untouched."""
+
+    def __str__(self) -> str:
+        return f"cannot bring a state up to date ({self.place}): {self.cause}"
+
+
+class NewerStateError(CheckpointError):
+    """A newer program, with a longer list of migrations, wrote the state. It is left as it is."""
 
 
 class ThreadBusy(CheckpointError):

@@ -21,6 +21,8 @@ SILENCE = 60  # seconds without a heartbeat after which an owner that nobody can
 #   channels whose values are in the rest.
 # - blob holds a value once per (namespace, channel, version). base is the blob that it was compressed against, position
 #   its place in that chain. A row without a version is only kept as a base. Ids are never reused: a cached base stays true.
+# - state_version is how many migrations a checkpoint, or a value, has been through. A migrated value is stored beside the
+#   old one under the same version: a checkpoint at state version s means the blob with the greatest one up to s.
 # - write has no foreign key: a task's writes may arrive before their checkpoint. id grows with every write, so an
 #   interrupt that was answered is older than its answer.
 # - a subgraph's checkpoints may be stored before the root checkpoint that they belong to; until it comes its id stands for
@@ -81,6 +83,7 @@ CREATE INDEX checkpoint_by_run ON checkpoint (run_id, namespace);
 CREATE INDEX checkpoint_by_step ON checkpoint (namespace, step);
 CREATE INDEX checkpoint_by_source_anywhere ON checkpoint (source || '') WHERE source <> 'loop';
 CREATE INDEX checkpoint_by_namespace_source ON checkpoint (namespace, source) WHERE source <> 'loop';
+CREATE INDEX checkpoint_by_state_version ON checkpoint (state_version) WHERE state_version > 0;
 CREATE TABLE blob (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace INTEGER NOT NULL,
@@ -93,8 +96,9 @@ CREATE TABLE blob (
     size INTEGER NOT NULL,
     checksum INTEGER NOT NULL,
     key_id INTEGER,
+    state_version INTEGER NOT NULL DEFAULT 0,
     data BLOB NOT NULL,
-    UNIQUE (namespace, channel, version)
+    UNIQUE (namespace, channel, version, state_version)
 );
 CREATE INDEX blob_by_base ON blob (base) WHERE base IS NOT NULL;
 CREATE TABLE write (

@@ -14,6 +14,15 @@ from typing import NamedTuple, Union
 Version = Union[str, int, float]
 
 
+class BlobName(NamedTuple):
+    """What a checkpoint calls a value; its state version is the greatest that the value may have."""
+
+    namespace: int
+    channel: str
+    version: Version
+    state_version: int
+
+
 class CheckpointRow(NamedTuple):
     seq: int
     namespace: int
@@ -22,6 +31,8 @@ class CheckpointRow(NamedTuple):
     checkpoint_id: str
     parent_id: str | None
     run_id: str
+    has_child: int
+    state_version: int
     metadata: str
     exact_type: str | None
     exact: bytes | None
@@ -55,6 +66,7 @@ class NewCheckpoint(NamedTuple):
     source: str | None
     next: str
     created_at: str
+    state_version: int
     metadata: str
     exact_type: str | None
     exact: bytes | None
@@ -80,6 +92,7 @@ class BlobHead(NamedTuple):
     namespace: int
     channel: str
     version: Version | None
+    state_version: int
     type: str
     position: int
     size: int
@@ -90,6 +103,7 @@ class BlobRow(NamedTuple):
     namespace: int
     channel: str
     version: Version | None
+    state_version: int
     type: str
     position: int
     size: int
@@ -102,6 +116,7 @@ class BlobRow(NamedTuple):
 class NewBlob(NamedTuple):
     channel: str
     version: Version
+    state_version: int
     type: str
     codec: int
     base: int | None
@@ -112,9 +127,12 @@ class NewBlob(NamedTuple):
 
 
 class WriteRow(NamedTuple):
+    id: int
     namespace: int
     checkpoint_id: str
     task_id: str
+    idx: int
+    task_path: str
     channel: str
     type: str
     codec: int
@@ -149,10 +167,10 @@ class NewWrite(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where a new checkpoint would stand: its namespace, whether it is there already, and its parent."""
+    """Where a new checkpoint would stand: its namespace, its parent, and the state version that it has there already."""
 
     namespace: int
-    present: bool
+    state_version: int | None
     parent_run: str | None
     parent_has_child: bool
 
@@ -215,6 +233,14 @@ class EffectRow(NamedTuple):
     data: bytes | None
 
 
+class EffectTask(NamedTuple):
+    """Whose it is."""
+
+    id: int
+    task_id: str
+    node: str
+
+
 class EffectHead(NamedTuple):
     """The same without its result, and with what has become of it."""
 
@@ -262,14 +288,15 @@ class Judged(NamedTuple):
     gone: Sequence[int]
 
 
-_CHECKPOINT = """
-    SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,
-        c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec, c.rest_size, c.rest,
-        c.checksum
-    FROM checkpoint c JOIN namespace n ON n.id = c.namespace
-"""
-_BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size"
-_WRITE = "SELECT w.namespace, w.checkpoint_id, w.task_id, w.channel, w.type, w.codec, w.size, w.checksum, w.data"
+_COLUMNS = """c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.has_child,
+    c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,
+    c.rest_codec, c.rest_size, c.rest, c.checksum"""
+_CHECKPOINT = f"SELECT {_COLUMNS} FROM checkpoint c JOIN namespace n ON n.id = c.namespace "
+_BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size"
+_WRITE = (
+    "SELECT w.id, w.namespace, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+    " w.checksum, w.data"
+)
 
 
 # --- namespaces ---
@@ -299,6 +326,21 @@ def name_of_namespace(db: sqlite3.Connection, namespace: int) -> tuple[str, str]
         "SELECT thread_id, checkpoint_ns FROM namespace WHERE id = ?", (namespace,)
     ).fetchone()
     return row
+
+
+def namespaces_called_by(db: sqlite3.Connection, thread_id: str, prefix: str, checkpoint_id: str) -> Sequence[int]:
+    """Those whose names begin so, with a checkpoint whose metadata names this one as its parent in a graph above."""
+    rows = db.execute(
+        "SELECT n.id FROM namespace n WHERE n.thread_id = :thread AND n.checkpoint_ns <> ''"
+        " AND substr(n.checkpoint_ns, 1, length(:prefix)) = :prefix AND EXISTS ("
+        " SELECT 1 FROM checkpoint c WHERE c.namespace = n.id AND instr(c.metadata, :parent) > 0) ORDER BY n.id",
+        {"thread": thread_id, "prefix": prefix, "parent": json.dumps(checkpoint_id)},
+    )
+    return [row[0] for row in rows]
+
+
+def rename_namespace(db: sqlite3.Connection, namespace: int, checkpoint_ns: str) -> None:
+    db.execute("UPDATE namespace SET checkpoint_ns = ? WHERE id = ?", (checkpoint_ns, namespace))
 
 
 def delete_namespace(db: sqlite3.Connection, namespace: int) -> None:
@@ -375,20 +417,20 @@ def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
     ).fetchall()
 
 
-def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None]]:
-    """(seq, checkpoint_id, beside) of the checkpoint, its parent, its parent's parent, ..., read as they are asked for, in
-    one statement.
+def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None, int]]:
+    """(seq, checkpoint_id, beside, state_version) of the checkpoint, its parent, its parent's parent, ..., read as they are
+    asked for, in one statement.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
     """
     return db.execute(
-        "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside) AS ("
-        " SELECT seq, checkpoint_id, parent_id, beside FROM checkpoint"
+        "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside, state_version) AS ("
+        " SELECT seq, checkpoint_id, parent_id, beside, state_version FROM checkpoint"
         "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
-        " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside"
+        " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside, p.state_version"
         "  FROM line CROSS JOIN checkpoint p ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
-        " SELECT seq, checkpoint_id, beside FROM line",
+        " SELECT seq, checkpoint_id, beside, state_version FROM line",
         {"namespace": namespace, "checkpoint_id": checkpoint_id},
     )
 
@@ -398,7 +440,7 @@ def find_standing(
 ) -> Standing:
     """In one statement; the namespace is made where it is new."""
     row = db.execute(
-        "SELECT n.id, EXISTS (SELECT 1 FROM checkpoint c WHERE c.namespace = n.id AND c.checkpoint_id = ?),"
+        "SELECT n.id, (SELECT c.state_version FROM checkpoint c WHERE c.namespace = n.id AND c.checkpoint_id = ?),"
         " p.run_id, p.has_child FROM namespace n"
         " LEFT JOIN checkpoint p ON p.namespace = n.id AND p.checkpoint_id = ?"
         " WHERE n.thread_id = ? AND n.checkpoint_ns = ?",
@@ -406,8 +448,46 @@ def find_standing(
     ).fetchone()
     if row is None:
         namespace = intern_namespace(db, thread_id, checkpoint_ns)
-        return Standing(namespace, present=False, parent_run=None, parent_has_child=False)
-    return Standing(row[0], bool(row[1]), row[2], bool(row[3]))
+        return Standing(namespace, state_version=None, parent_run=None, parent_has_child=False)
+    return Standing(row[0], row[1], row[2], bool(row[3]))
+
+
+def find_target(
+    db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str
+) -> tuple[int | None, int | None]:
+    """The namespace, and the state version of the checkpoint there, as far as they are there."""
+    row = db.execute(
+        "SELECT n.id, (SELECT c.state_version FROM checkpoint c WHERE c.namespace = n.id AND c.checkpoint_id = ?)"
+        " FROM namespace n WHERE n.thread_id = ? AND n.checkpoint_ns = ?",
+        (checkpoint_id, thread_id, checkpoint_ns),
+    ).fetchone()
+    return (row[0], row[1]) if row else (None, None)
+
+
+def newest_state_version(db: sqlite3.Connection) -> int:
+    """The greatest in the file; from its index alone."""
+    row = db.execute("SELECT max(state_version) FROM checkpoint WHERE state_version > 0").fetchone()
+    return int(row[0] or 0)
+
+
+def older_checkpoints(db: sqlite3.Connection, state_version: int, after: int, limit: int) -> Sequence[CheckpointRow]:
+    """Those at an older state version, in their order, from a place in it on."""
+    rows = db.execute(
+        _CHECKPOINT + "WHERE c.state_version < ? AND c.seq > ? ORDER BY c.seq LIMIT ?", (state_version, after, limit)
+    )
+    return [CheckpointRow._make(row) for row in rows]
+
+
+def has_older_checkpoints(db: sqlite3.Connection, namespace: int, state_version: int) -> bool:
+    found: int = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM checkpoint WHERE namespace = ? AND state_version < ?)", (namespace, state_version)
+    ).fetchone()[0]
+    return bool(found)
+
+
+def count_older_checkpoints(db: sqlite3.Connection, state_version: int) -> int:
+    count: int = db.execute("SELECT count(*) FROM checkpoint WHERE state_version < ?", (state_version,)).fetchone()[0]
+    return count
 
 
 def run_of_checkpoint(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> str | None:
@@ -421,9 +501,9 @@ def run_of_checkpoint(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str
 
 def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: NewCheckpoint) -> None:
     db.execute(
-        "INSERT INTO checkpoint (namespace, run_id, checkpoint_id, parent_id, step, source, next, created_at, metadata,"
-        " exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec, rest_size, rest, checksum)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO checkpoint (namespace, run_id, checkpoint_id, parent_id, step, source, next, created_at,"
+        " state_version, metadata, exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec,"
+        " rest_size, rest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (namespace, run_id, *new),
     )
 
@@ -432,8 +512,8 @@ def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | Non
     """A checkpoint that is put again keeps its place in the order, and its run unless it names one."""
     db.execute(
         "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = ?, step = ?, source = ?,"
-        " next = ?, created_at = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?, body_size = ?, body = ?,"
-        " beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?"
+        " next = ?, created_at = ?, state_version = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?,"
+        " body_size = ?, body = ?, beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?"
         " WHERE namespace = ? AND checkpoint_id = ?",
         (run_id, *new, namespace, new.checkpoint_id),
     )
@@ -484,8 +564,8 @@ def copy_checkpoints(db: sqlite3.Connection, source: str, target: str) -> None:
 # --- blobs ---
 
 
-def blobs_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]]) -> Sequence[BlobHead]:
-    """The blobs that (namespace, channel, version) triples name; no bytes are read."""
+def blobs_named(db: sqlite3.Connection, names: Iterable[BlobName]) -> Sequence[BlobHead]:
+    """The blobs of these names; no bytes are read."""
     rows = db.execute(_BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b" + _NAMED, (json.dumps(list(names)),))
     return [BlobHead._make(row) for row in rows]
 
@@ -522,8 +602,8 @@ def chain(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[BlobRow]:
     return [BlobRow._make(row) for row in rows]
 
 
-def chain_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]]) -> Sequence[BlobRow]:
-    """The same for the blobs that (namespace, channel, version) triples name."""
+def chain_named(db: sqlite3.Connection, names: Iterable[BlobName]) -> Sequence[BlobRow]:
+    """The same for the blobs of these names."""
     rows = db.execute(
         "WITH RECURSIVE wanted (id) AS (SELECT b.id FROM json_each(?) j CROSS JOIN blob b" + _NAMED + _AND_THEIR_BASES,
         (json.dumps(list(names)),),
@@ -531,12 +611,13 @@ def chain_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]
     return [BlobRow._make(row) for row in rows]
 
 
-_NAMED = """ ON b.namespace = json_extract(j.value, '$[0]') AND b.channel = json_extract(j.value, '$[1]')
-    AND b.version = json_extract(j.value, '$[2]')"""
+_NAMED = """ ON b.id = (SELECT x.id FROM blob x WHERE x.namespace = json_extract(j.value, '$[0]')
+    AND x.channel = json_extract(j.value, '$[1]') AND x.version = json_extract(j.value, '$[2]')
+    AND x.state_version <= json_extract(j.value, '$[3]') ORDER BY x.state_version DESC LIMIT 1)"""
 _AND_THEIR_BASES = """
     UNION SELECT b.base FROM wanted CROSS JOIN blob b ON b.id = wanted.id WHERE b.base IS NOT NULL)
-    SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data
-    FROM wanted CROSS JOIN blob b ON b.id = wanted.id ORDER BY b.id"""
+    SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size, b.codec, b.base,
+    b.checksum, b.data FROM wanted CROSS JOIN blob b ON b.id = wanted.id ORDER BY b.id"""
 
 
 def missing_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[int]:
@@ -550,8 +631,8 @@ def missing_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[int]:
 def insert_blob(db: sqlite3.Connection, namespace: int, new: NewBlob) -> int:
     return _new_id(
         db.execute(
-            "INSERT INTO blob (namespace, channel, version, type, codec, base, position, size, checksum, data)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO blob (namespace, channel, version, state_version, type, codec, base, position, size, checksum,"
+            " data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (namespace, *new),
         )
     )
@@ -606,8 +687,9 @@ def blobs_leaning_on(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[Blo
 def copy_blob(db: sqlite3.Connection, blob: int, target: int, base: int | None) -> int:
     return _new_id(
         db.execute(
-            "INSERT INTO blob (namespace, channel, version, type, codec, base, position, size, checksum, key_id, data)"
-            " SELECT ?, channel, version, type, codec, ?, position, size, checksum, key_id, data FROM blob WHERE id = ?",
+            "INSERT INTO blob (namespace, channel, version, state_version, type, codec, base, position, size, checksum,"
+            " key_id, data) SELECT ?, channel, version, state_version, type, codec, ?, position, size, checksum, key_id,"
+            " data FROM blob WHERE id = ?",
             (target, base, blob),
         )
     )
@@ -670,6 +752,30 @@ _INTO_WRITE = (
 )
 
 
+class ChangedWrite(NamedTuple):
+    """A stored write under other names, or with another value; its place among the others is kept."""
+
+    id: int
+    task_id: str
+    task_path: str
+    channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+def change_writes(db: sqlite3.Connection, changed: Sequence[ChangedWrite]) -> None:
+    """First out of each other's way: two tasks may swap their ids."""
+    db.executemany("UPDATE write SET task_id = 'changing ' || id WHERE id = ?", [(write.id,) for write in changed])
+    db.executemany(
+        "UPDATE write SET task_id = ?, task_path = ?, channel = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?"
+        " WHERE id = ?",
+        [(*write[1:], write.id) for write in changed],
+    )
+
+
 def delete_late_writes(db: sqlite3.Connection, namespaces: Iterable[int], oldest: str) -> None:
     """Those whose checkpoint is gone: it is not there, and older than one that is, so it is not still to come.
 
@@ -724,6 +830,20 @@ def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task
 def effect_of_key(db: sqlite3.Connection, key: str) -> EffectRow | None:
     row = db.execute(_EFFECT + " WHERE e.key = ? ORDER BY e.id LIMIT 1", (key,)).fetchone()
     return EffectRow._make(row) if row else None
+
+
+def effects_of_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Sequence[EffectTask]:
+    rows = db.execute(
+        "SELECT id, task_id, node FROM effect WHERE namespace = ? AND checkpoint_id = ? ORDER BY id",
+        (namespace, checkpoint_id),
+    )
+    return [EffectTask._make(row) for row in rows]
+
+
+def change_effects(db: sqlite3.Connection, changed: Sequence[EffectTask]) -> None:
+    """Their tasks are called otherwise now; first out of each other's way, as two may swap their names."""
+    db.executemany("UPDATE effect SET task_id = 'changing ' || id WHERE id = ?", [(effect.id,) for effect in changed])
+    db.executemany("UPDATE effect SET task_id = ?, node = ? WHERE id = ?", [(e.task_id, e.node, e.id) for e in changed])
 
 
 def begin_effect(db: sqlite3.Connection, new: NewEffect) -> None:
@@ -1127,7 +1247,7 @@ def effects_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[EffectRow
 
 def blobs_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[BlobRow]:
     rows = db.execute(
-        "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data"
+        _BLOB_HEAD + ", b.codec, b.base, b.checksum, b.data"
         " FROM json_each(?) j CROSS JOIN blob b ON b.id = j.value ORDER BY j.key",
         (json.dumps(ids),),
     )

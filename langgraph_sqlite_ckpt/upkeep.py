@@ -14,9 +14,12 @@ from langgraph_sqlite_ckpt.errors import InvalidRequest, StorageError
 from langgraph_sqlite_ckpt.liveness import judge
 from langgraph_sqlite_ckpt.overview import Run, Stats, Thread
 from langgraph_sqlite_ckpt.sweeping import FINISHED, Sweep, Swept
+from langgraph_sqlite_ckpt.upgrading import MigrateAll, Migrated
 from langgraph_sqlite_ckpt.verification import Problem
 
 if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
     from langgraph_sqlite_ckpt.saver import Shared
 
 Progress = Callable[[int, int], object]
@@ -30,6 +33,7 @@ class Upkeep:
     """The rest of `SqliteSaver`. Thread-safe like all of it; each method has an async twin that does the same elsewhere."""
 
     _shared: Shared
+    serde: SerializerProtocol
 
     def threads(
         self,
@@ -107,6 +111,24 @@ class Upkeep:
         swept = Sweep(idle_for, keep_last, statuses, dry_run, batch).run(shared.database, shared.store.limits)
         self._tidy()
         return swept
+
+    def migrate_all(self, *, dry_run: bool = False, batch: int = 100, progress: Progress | None = None) -> Migrated:
+        """Store every older state as today's `migrations` make it, so that reading it costs nothing any more.
+
+        Nothing needs it: states are brought up to date as they are read. Writers go on meanwhile; interrupted half-way it
+        can be run again. What cannot be migrated or read is left as it is, and reported.
+
+        Args:
+            dry_run: Read, migrate and encode everything, and write nothing.
+            batch: Checkpoints per transaction: writers get their turn between two.
+            progress: Called after each batch with checkpoints done and to do.
+
+        Returns:
+            How many checkpoints were rewritten (or would be), and an error for each that was not.
+        """
+        migrated = MigrateAll(self._shared.store, self.serde, dry_run, batch).run(progress)
+        self._tidy()
+        return migrated
 
     def compact(self, progress: Progress | None = None) -> int:
         """Give free pages back to the disk, and the -wal. Done in short steps, beside writers. Returns bytes given back.
@@ -189,6 +211,10 @@ class Upkeep:
         batch: int = 20,
     ) -> Swept:
         call = partial(self.sweep, idle_for=idle_for, keep_last=keep_last, statuses=statuses, dry_run=dry_run, batch=batch)
+        return await self._shared.courier.look_after(call)
+
+    async def amigrate_all(self, *, dry_run: bool = False, batch: int = 100, progress: Progress | None = None) -> Migrated:
+        call = partial(self.migrate_all, dry_run=dry_run, batch=batch, progress=progress)
         return await self._shared.courier.look_after(call)
 
     async def acompact(self, progress: Progress | None = None) -> int:
