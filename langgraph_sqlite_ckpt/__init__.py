@@ -6,8 +6,10 @@
 To read the code, start at the top; imports point down this list only:
 
     saver      SqliteSaver: LangGraph's words, arguments checked
+    confidential  what of a config is not stored
     aio        the async contract: whole operations shipped to another thread
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
+    backup     a copy of a file while it is used, and back again
     sweeping   idle threads and old checkpoints, in short transactions
     verification  every row is what was written
     overview   threads, runs and sizes, without reading a value
@@ -19,7 +21,9 @@ To read the code, start at the top; imports point down this list only:
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
     database   connections, transactions, group commit, forks
+    wholefile  a file as a whole: copied, or held alone
     operations a write as an object, and its outcome
+    mounts     is it on a network file system
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: against an earlier version of itself
@@ -30,6 +34,7 @@ To read the code, start at the top; imports point down this list only:
     errors     every error, drawn once
 """
 
+from langgraph_sqlite_ckpt.backup import restore
 from langgraph_sqlite_ckpt.errors import (
     BusyError,
     CheckpointError,
@@ -79,4 +84,5 @@ __all__ = [
     "StorageError",
     "Swept",
     "Thread",
+    "restore",
 ]

@@ -24,7 +24,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from langgraph_sqlite_ckpt.errors import (
@@ -37,11 +36,24 @@ from langgraph_sqlite_ckpt.errors import (
     is_busy,
     storage_error,
 )
-from langgraph_sqlite_ckpt.file import MEMORY, is_empty, make_file, open_error, require_file, steps_done
+from langgraph_sqlite_ckpt.file import (
+    MEMORY,
+    Identity,
+    identify,
+    is_empty,
+    make_file,
+    open_error,
+    require_file,
+    require_same,
+    steps_done,
+    uri_of,
+)
 from langgraph_sqlite_ckpt.operations import Company, Operation, Stale, Ticket
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS, statements
+from langgraph_sqlite_ckpt.wholefile import Progress, copy, nobody
 
 Synchronous = Literal["full", "normal"]
+JournalMode = Literal["wal", "delete"]
 T = TypeVar("T")
 
 _IDLE_READERS = 8
@@ -56,10 +68,20 @@ _LONGEST_WAIT = 2_000_000.0  # seconds; SQLite counts milliseconds in 31 bits
 class Database:
     """One file (or one private memory), served to any number of threads."""
 
-    def __init__(self, path: str, *, synchronous: Synchronous, busy_timeout: float, read_only: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        synchronous: Synchronous = "full",
+        busy_timeout: float = 30.0,
+        read_only: bool = False,
+        journal_mode: JournalMode = "wal",
+    ) -> None:
         self.path = path
         self.read_only = read_only
+        self._identity: Identity | None = None
         self._synchronous = synchronous
+        self._journal_mode = journal_mode
         self._busy_timeout = min(busy_timeout, _LONGEST_WAIT)
         self._closed = True  # until it is open
         self._queue: deque[Ticket[Any]] = deque()
@@ -82,9 +104,11 @@ class Database:
             if not self.read_only:
                 make_file(self.path)
             require_file(self.path)
+            self._identity = identify(self.path)
         db = self._connect()
         try:
             self._check(db)
+            self._require_same_file()
         except sqlite3.Error as error:
             db.close()
             raise open_error(self.path, error) from error
@@ -101,12 +125,12 @@ class Database:
                 raise OpenError(f"{self.path}: {what}; open it once without read_only")
             self._build(db)
         elif self.path != MEMORY and not self.read_only:
-            self._use_wal(db)
+            self._use_journal_mode(db)
 
     def _build(self, db: sqlite3.Connection) -> None:
         if is_empty(self.path):  # else it has no effect, and only waits for whoever is building the file
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        self._use_wal(db)
+        self._use_journal_mode(db)
         db.execute("BEGIN IMMEDIATE")
         with _whole(db):
             for number in range(steps_done(db, self.path), len(STEPS)):  # again: another process may have been first
@@ -115,12 +139,12 @@ class Database:
                 db.execute(f"PRAGMA user_version = {number + 1}")
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
-    def _use_wal(self, db: sqlite3.Connection) -> None:
+    def _use_journal_mode(self, db: sqlite3.Connection) -> None:
         """Where it is not on already. SQLite does not wait for others here, so we do."""
         deadline = time.monotonic() + self._busy_timeout
-        while db.execute("PRAGMA journal_mode").fetchone()[0] not in ("wal", "memory"):
+        while db.execute("PRAGMA journal_mode").fetchone()[0] not in (self._journal_mode, "memory"):
             try:
-                db.execute("PRAGMA journal_mode = WAL")
+                db.execute(f"PRAGMA journal_mode = {self._journal_mode}")
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise
@@ -129,7 +153,7 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         try:
             db = sqlite3.connect(
-                MEMORY if self.path == MEMORY else self._uri(),
+                MEMORY if self.path == MEMORY else uri_of(self.path, read_only=self.read_only),
                 timeout=self._busy_timeout,
                 isolation_level=None,
                 check_same_thread=False,
@@ -155,14 +179,10 @@ class Database:
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_SIZE_LIMIT}")
         db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
 
-    def _uri(self) -> str:
-        uri = Path(self.path).absolute().as_uri()
-        if not self.read_only:
-            return uri + "?mode=rw"
-        wal = Path(self.path + "-wal")
-        if not wal.exists() and not os.access(Path(self.path).absolute().parent, os.W_OK):
-            return uri + "?immutable=1"  # nobody can be writing there, and SQLite could not make its -shm
-        return uri + "?mode=ro"
+    def _require_same_file(self) -> None:
+        """SQLite would go on writing to a file that has no name any more."""
+        if self._identity is not None:
+            require_same(self.path, self._identity)
 
     def _keep(self, db: sqlite3.Connection) -> None:
         if self.read_only:
@@ -212,6 +232,7 @@ class Database:
                 self._require_open()
                 yield self._connection()
             return
+        self._require_same_file()
         db = self._borrow()
         try:
             db.execute("BEGIN")
@@ -286,6 +307,11 @@ class Database:
                 if patience is not None:
                     _wait_for_others(db, self._busy_timeout)
 
+    def copy_to(self, target: str, tell: Progress) -> None:
+        """Its content of one moment, into the empty file `target`. Writers go on meanwhile (in WAL mode)."""
+        with self.read() as db:
+            copy(db, self.path, target, tell if self.path != MEMORY else nobody)  # who is told may use the saver
+
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
             try:
@@ -352,6 +378,7 @@ class Database:
         self._require_open()
         if self.read_only:
             raise ReadOnlyError(f"{self.path}: opened with read_only=True")
+        self._require_same_file()
         return self._connection()
 
     def _settle(self, batch: Sequence[Ticket[Any]], error: BaseException | None = None) -> None:
@@ -440,6 +467,10 @@ class _Forks:
         with self._lock:
             self._open.add(database)
 
+    def holds(self, path: str) -> bool:
+        with self._lock:
+            return any(not each._closed and each._identity == Identity.of(path) for each in self._open)
+
     def before(self) -> None:
         self._lock.acquire()
         self._forking = list(self._open)
@@ -462,6 +493,11 @@ _FORKS = _Forks()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.after_in_parent, after_in_child=_FORKS.after_in_child)
+
+
+def is_open_here(path: str) -> bool:
+    """Whether a saver of this process has the file open, also while it has no connection."""
+    return _FORKS.holds(path)
 
 
 @contextmanager

@@ -65,6 +65,11 @@ class Stats(NamedTuple):
     checkpoints: int
     threads_by_size: Sequence[Size]
     channels_by_size: Sequence[Size]
+    wal_pinned: bool | None
+    """Whether a reader (a backup, a database browser) keeps the -wal from being copied back, so that it grows.
+
+    None: a saver with `read_only=True` cannot tell.
+    """
 
 
 def threads(
@@ -110,7 +115,7 @@ def _number_of(db: sqlite3.Connection, after: Thread | str | None) -> int:
     return number
 
 
-def stats(db: sqlite3.Connection, path: str, top: int) -> Stats:
+def stats(db: sqlite3.Connection, path: str, top: int, wal: tables.WalFrames | None) -> Stats:
     pages = tables.page_counts(db)
     return Stats(
         file_bytes=pages.pages * pages.page_size,
@@ -120,6 +125,7 @@ def stats(db: sqlite3.Connection, path: str, top: int) -> Stats:
         checkpoints=tables.count_checkpoints(db),
         threads_by_size=[Size(*row) for row in tables.sizes_by_thread(db, top)],
         channels_by_size=[Size(*row) for row in tables.sizes_by_channel(db, top)],
+        wal_pinned=None if wal is None else wal.copied < wal.all,
     )
 
 

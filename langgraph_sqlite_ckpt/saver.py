@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import random
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -17,17 +18,18 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
 from langgraph_sqlite_ckpt import history, listing, retention
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
-from langgraph_sqlite_ckpt.database import Database, Synchronous
+from langgraph_sqlite_ckpt.confidential import merged_metadata
+from langgraph_sqlite_ckpt.database import Database, JournalMode, Synchronous
 from langgraph_sqlite_ckpt.encoding import storable_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import normalise_path
+from langgraph_sqlite_ckpt.mounts import shared_file_system
 from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
@@ -55,6 +57,15 @@ class SqliteSaver(Upkeep, AsyncContract):
         read_only: Never write to the file; writing calls raise `ReadOnlyError`. (SQLite may leave an empty -wal beside it.)
         keep_last: Keep no more than the last so many checkpoints of each thread (and what they need): older ones go with
             each put. Default: keep all.
+        journal_mode: "wal" (default). "delete", for a file system without shared memory (over a network, or FUSE, whose
+            locks must work all the same): readers and writers wait for each other, and a commit takes longer. All savers on
+            one file need the same.
+        keep_secrets: Store them. By default entries of `configurable` that are named like secrets (`*api_key*`, `*token*`,
+            `*secret*`, `*password*`, `authorization`) stay out of the metadata, into which LangGraph copies all scalars of
+            `configurable`. What you put under `config["metadata"]` yourself, or into the state, is stored always.
+
+    Warns:
+        UserWarning: The file is on a network or FUSE file system, where WAL mode can lose data.
 
     Raises:
         OpenError: The path cannot be opened (`ForeignFileError`, `NewerFileError`: it is not ours to open).
@@ -71,20 +82,31 @@ class SqliteSaver(Upkeep, AsyncContract):
         busy_timeout: float = 30.0,
         read_only: bool = False,
         keep_last: int | None = None,
+        journal_mode: JournalMode = "wal",
+        keep_secrets: bool = False,
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
             raise InvalidRequest("allowed_types= is for the default serializer; a serde= of your own decides for itself")
         if synchronous not in ("full", "normal"):
             raise InvalidRequest(f'synchronous is "full" or "normal", not {synchronous!r}')
+        if journal_mode not in ("wal", "delete"):
+            raise InvalidRequest(f'journal_mode is "wal" or "delete", not {journal_mode!r}')
         if not isinstance(busy_timeout, (int, float)) or isinstance(busy_timeout, bool) or not busy_timeout >= 0:
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
         require_keep_last(keep_last)
         super().__init__(serde=serde or SafeSerializer(allowed))
-        self._shared = Shared(
-            Database(normalise_path(path), synchronous=synchronous, busy_timeout=busy_timeout, read_only=read_only),
-            keep_last,
+        self._keep_secrets = keep_secrets
+        database = Database(
+            normalise_path(path),
+            synchronous=synchronous,
+            busy_timeout=busy_timeout,
+            read_only=read_only,
+            journal_mode=journal_mode,
         )
+        self._shared = Shared(database, keep_last)
+        if journal_mode == "wal":
+            _warn_of_shared_file_system(database.path)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> SqliteSaver:
@@ -268,7 +290,7 @@ class SqliteSaver(Upkeep, AsyncContract):
         checkpoint_id = _text("checkpoint id", checkpoint["id"])
         _require_versions(checkpoint)
         place = place._replace(checkpoint_id=checkpoint_id)
-        merged = get_checkpoint_metadata(config, metadata)
+        merged = merged_metadata(config, metadata, keep_secrets=self._keep_secrets)
         taken = checkpoint.copy()
         taken["channel_values"] = {name: _still(value) for name, value in checkpoint["channel_values"].items()}
         operation = PutCheckpoint(self._shared.store, self.serde, place, parent_id, taken, merged, dict(new_versions))
@@ -337,6 +359,16 @@ class Shared:
     def __del__(self) -> None:
         if hasattr(self, "courier"):
             self.courier.halt()
+
+
+def _warn_of_shared_file_system(path: str) -> None:
+    kind = shared_file_system(path)
+    if kind is not None:
+        warnings.warn(
+            f"{path}: on a file system of type {kind}, which may not share memory between its users: in WAL mode their data"
+            ' can get lost. Use a local disk, or journal_mode="delete" in all of them',
+            stacklevel=3,
+        )
 
 
 # --- ids, normalised in one place ---

@@ -563,6 +563,13 @@ def _new_id(cursor: sqlite3.Cursor) -> int:
 _OVERVIEW = ("thread_id", "status", "next", "step", "run_id", "created_at", "updated_at", "checkpoints", "number")
 
 
+class WalFrames(NamedTuple):
+    """Pages in the -wal, and how many of them are in the main file too."""
+
+    all: int
+    copied: int
+
+
 class Pages(NamedTuple):
     page_size: int
     pages: int
@@ -717,6 +724,12 @@ def give_back_pages(db: sqlite3.Connection, pages: int) -> None:
 def copy_wal_back(db: sqlite3.Connection) -> None:
     """The -wal into the main file, and cut to nothing where no reader is in the way."""
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def wal_frames(db: sqlite3.Connection) -> WalFrames:
+    """After all were copied into the main file that no reader is in the way of. Waits for nobody."""
+    _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return WalFrames(frames, copied)
 
 
 def integrity_check(db: sqlite3.Connection) -> Sequence[str]:
