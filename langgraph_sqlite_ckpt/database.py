@@ -296,16 +296,24 @@ class Database:
         `patience`: seconds to wait for others, in the place of `busy_timeout`.
         """
         with self._writing:
-            db = self._writable()
             try:
-                if patience is not None:
-                    _wait_for_others(db, patience)
-                return work(db)
+                return self._maintain(work, self._busy_timeout if patience is None else patience)
             except sqlite3.Error as error:
                 raise storage_error(self.path, error) from error
-            finally:
-                if patience is not None:
-                    _wait_for_others(db, self._busy_timeout)
+
+    def _maintain(self, work: Callable[[sqlite3.Connection], T], patience: float) -> T:
+        db = self._writable()
+        waits_as_usual = False
+        try:
+            _wait_for_others(db, patience)
+            value = work(db)
+            _wait_for_others(db, self._busy_timeout)
+            waits_as_usual = True
+            return value
+        finally:
+            if not waits_as_usual:  # the next writer gets another connection
+                db.close()
+                self._writer = None
 
     def copy_to(self, target: str, tell: Progress) -> None:
         """Its content of one moment, into the empty file `target`. Writers go on meanwhile (in WAL mode)."""
