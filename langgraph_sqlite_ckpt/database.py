@@ -311,7 +311,7 @@ class Database:
             waits_as_usual = True
             return value
         finally:
-            if not waits_as_usual:  # the next writer gets another connection
+            if not waits_as_usual and self.path != MEMORY:  # the next writer gets another connection
                 db.close()
                 self._writer = None
 
