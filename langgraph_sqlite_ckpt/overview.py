@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from langgraph_sqlite_ckpt import tables
-from langgraph_sqlite_ckpt.errors import InvalidRequest
+from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest, Place
 
 Status = Literal["completed", "interrupted", "failed", "running"]
 _ALL = 2**63 - 1  # above every number
@@ -141,12 +141,15 @@ def as_text(moment: datetime | None) -> str | None:
 
 
 def _typed(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **row,
-        "next": tuple(json.loads(row["next"])),
-        "created_at": datetime.fromisoformat(row["created_at"]),
-        "updated_at": datetime.fromisoformat(row["updated_at"]),
-    }
+    try:
+        return {
+            **row,
+            "next": tuple(json.loads(row["next"])),
+            "created_at": datetime.fromisoformat(row["created_at"]),
+            "updated_at": datetime.fromisoformat(row["updated_at"]),
+        }
+    except (TypeError, ValueError) as error:
+        raise DamagedError(Place(row["thread_id"]), f"a time, or what is next, is none ({error})") from error
 
 
 def _known(status: str | None) -> str | None:

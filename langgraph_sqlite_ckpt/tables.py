@@ -140,10 +140,13 @@ class Standing(NamedTuple):
     parent_has_child: bool
 
 
+# `r` is the row as the table has it. SQLite takes a column of `c` from the index where it can, and would not see when a
+# damaged index leads to another row: such a row has no checksum here, which makes it damaged.
 _CHECKPOINT = """
     SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.metadata,
         c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec, c.rest_size, c.rest,
-        c.checksum
+        (SELECT r.checksum FROM checkpoint r
+            WHERE r.seq = c.seq AND +r.namespace = c.namespace AND +r.checkpoint_id = c.checkpoint_id) AS checksum
     FROM checkpoint c JOIN namespace n ON n.id = c.namespace
 """
 _BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size"
