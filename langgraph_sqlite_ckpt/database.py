@@ -16,6 +16,7 @@ child would believe that it holds locks which only its parent has, and write to 
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -140,15 +141,27 @@ class Database:
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
     def _use_journal_mode(self, db: sqlite3.Connection) -> None:
-        """Where it is not on already. SQLite does not wait for others here, so we do."""
+        """Where it is not on already."""
+        if db.execute("PRAGMA journal_mode").fetchone()[0] in (self._journal_mode, "memory"):
+            return
+        [mode] = self._patiently(db, f"PRAGMA journal_mode = {self._journal_mode}", unsure=True)
+        if mode != self._journal_mode:
+            raise OpenError(f'{self.path}: its file system cannot have WAL mode; pass journal_mode="delete"')
+
+    def _patiently(self, db: sqlite3.Connection, statement: str, *, unsure: bool = False) -> Any:
+        """SQLite itself waits for a write lock. What it does not wait for (who else changes the mode, say, or recovers the
+        -wal of a killed process), we do, in the same time; by chance, so that those who wait do not do it in step.
+
+        `unsure`: also where Python 3.10 does not tell what it is.
+        """
         deadline = time.monotonic() + self._busy_timeout
-        while db.execute("PRAGMA journal_mode").fetchone()[0] not in (self._journal_mode, "memory"):
+        while True:
             try:
-                db.execute(f"PRAGMA journal_mode = {self._journal_mode}")
+                return db.execute(statement).fetchone()
             except sqlite3.OperationalError as error:
-                if not is_busy(error) or time.monotonic() > deadline:
+                if not is_busy(error, unsure=unsure) or time.monotonic() >= deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(random.uniform(0.001, 0.02))
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -360,7 +373,7 @@ class Database:
         begun = False
         try:
             db = self._writable()
-            db.execute("BEGIN IMMEDIATE")
+            self._patiently(db, "BEGIN IMMEDIATE")
             begun = True
             batch.extend(self._queue)
             for ticket in batch:

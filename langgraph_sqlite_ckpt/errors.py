@@ -115,7 +115,7 @@ class DiskFullError(StorageError):
     """
 
 
-_BUSY, _LOCKED, _READONLY, _IOERR, _FULL = 5, 6, 8, 10, 13
+_BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _PROTOCOL = 5, 6, 8, 10, 13, 15
 
 _KINDS: dict[int, tuple[type[StorageError], str]] = {
     _BUSY: (
@@ -135,12 +135,12 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
     ),
     _FULL: (DiskFullError, "no space left for it: free some and resume the thread"),
 }
-_KINDS[_LOCKED] = _KINDS[_BUSY]
+_KINDS[_LOCKED] = _KINDS[_PROTOCOL] = _KINDS[_BUSY]  # the last: so many come and go that the -wal's locks could not be had
 
 
-def is_busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else holds the lock; on Python 3.10, which does not tell, whether that may be."""
-    return getattr(error, "sqlite_errorcode", _BUSY) & 0xFF in (_BUSY, _LOCKED)
+def is_busy(error: sqlite3.Error, *, unsure: bool = True) -> bool:
+    """Whether somebody else holds the lock; on Python 3.10, which does not tell, `unsure`."""
+    return getattr(error, "sqlite_errorcode", _BUSY if unsure else 0) & 0xFF in (_BUSY, _LOCKED, _PROTOCOL)
 
 
 def storage_error(path: str, error: sqlite3.Error) -> StorageError:
