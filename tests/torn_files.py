@@ -129,8 +129,10 @@ def flips(image: Image, rng: random.Random, count: int) -> Iterator[bytes]:
         yield image.wal[:begin] + rng.randbytes(len(wal) - begin)
 
 
-def number_of_commits(image: Image, folder: Path, wal: bytes) -> int | None:
-    """How many of the commits are read, or None where we say that the file is damaged. Raises where it is neither."""
+def number_of_commits(image: Image, folder: Path, wal: bytes) -> list[int]:
+    """How many of the commits are read (a delete may lead back to what was before: each such number), or none where we say
+    that the file is damaged. Raises where it is neither.
+    """
     path = folder / "torn.db"
     for leftover in folder.glob("torn.db*"):
         leftover.unlink()
@@ -143,9 +145,9 @@ def number_of_commits(image: Image, folder: Path, wal: bytes) -> int | None:
             assert saver.verify() == [], "it opens, and is not well"
             put(saver, random.Random(0), "afterwards", None, 0)
             assert len(state_of(saver)) == len(json.loads(found)) + 1, "it does not go on"
-            return len(image.states) - 1 - image.states[::-1].index(found)
+            return [number for number, state in enumerate(image.states) if state == found]
     except CheckpointError:
-        return None
+        return []
 
 
 def torn_wals(folder: Path, rng: random.Random, *, cut: int, flipped: int) -> Counter[str]:
@@ -153,17 +155,22 @@ def torn_wals(folder: Path, rng: random.Random, *, cut: int, flipped: int) -> Co
     made = image(folder, rng)
     counted: Counter[str] = Counter()
     places = {*rng.sample(list(cuts(made, rng)), cut), 0, _WAL_HEADER, len(made.wal)}
-    reached = [(at, number_of_commits(made, folder, made.wal[:at])) for at in places]
-    numbers = [number for _, number in sorted(reached, key=lambda pair: pair[0]) if number is not None]
-    assert numbers == sorted(numbers), "less of the -wal gave more"
-    assert numbers[-1] == len(made.states) - 1, "a whole -wal gave less than all"
-    counted.update(_outcome(number, made) for _, number in reached)
+    reached = 0
+    for at in sorted(places):
+        numbers = number_of_commits(made, folder, made.wal[:at])
+        later = [number for number in numbers if number >= reached]
+        assert later or not numbers, "more of the -wal gave less"
+        reached = min(later, default=reached)
+        counted[_outcome(numbers, made)] += 1
+    assert len(made.states) - 1 in numbers, "a whole -wal gave less than all"
     counted.update(_outcome(number_of_commits(made, folder, wal), made) for wal in flips(made, rng, flipped))
     return counted
 
 
-def _outcome(number: int | None, made: Image) -> str:
-    return "error" if number is None else "all" if number == len(made.states) - 1 else "some" if number else "none"
+def _outcome(numbers: list[int], made: Image) -> str:
+    if not numbers:
+        return "error"
+    return "all" if numbers[-1] == len(made.states) - 1 else "some" if numbers[-1] else "none"
 
 
 # --- the main file ---
