@@ -8,11 +8,13 @@ To read the code, start at the top; imports point down this list only:
     saver      SqliteSaver: LangGraph's words, arguments checked
     recovery   claim and recover: what a crash left unfinished goes on
     claims     one saver alone runs a thread
+    confidential  what of a config is not stored
     aio        the async contract: whole operations shipped to another thread
     once       what a task does outside, not repeated by a resume
     effects    the entries of it: begun, done, in doubt
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
     upgrading  stored states brought up to date, with a write or all of them
+    backup     a copy of a file while it is used, and back again
     sweeping   idle threads and old checkpoints, in short transactions
     verification  every row is what was written
     overview   threads, runs and sizes, without reading a value
@@ -30,8 +32,10 @@ To read the code, start at the top; imports point down this list only:
     migrations older states in today's shape
     custody    who answers for a thread: owners, claims
     database   connections, transactions, group commit, forks
+    wholefile  a file as a whole: copied, or held alone
     operations a write as an object, and its outcome; whose turn it is
     liveness   whether a process is still there
+    mounts     is it on a network file system
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: against an earlier version of itself
@@ -42,6 +46,7 @@ To read the code, start at the top; imports point down this list only:
     errors     every error, drawn once
 """
 
+from langgraph_sqlite_ckpt.backup import restore
 from langgraph_sqlite_ckpt.claims import Claim
 from langgraph_sqlite_ckpt.effects import Effect
 from langgraph_sqlite_ckpt.errors import (
@@ -116,4 +121,5 @@ __all__ = [
     "ThreadBusy",
     "rename_channel",
     "rename_node",
+    "restore",
 ]

@@ -328,7 +328,7 @@ class Chain:
     @property
     def stored(self) -> int:
         """Bytes of the fetched rows."""
-        return sum(len(row.data) for row in self._rows.values())
+        return sum(len(row.data) for row in self._rows.values() if isinstance(row.data, bytes))  # else it is damaged
 
     def raw(self, blob: int) -> bytes:
         """Raises `Damaged` where the blob or what it leans on is not what was written."""

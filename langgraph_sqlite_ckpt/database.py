@@ -16,6 +16,7 @@ child would believe that it holds locks which only its parent has, and write to 
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -38,11 +39,24 @@ from langgraph_sqlite_ckpt.errors import (
     is_busy,
     storage_error,
 )
-from langgraph_sqlite_ckpt.file import MEMORY, is_empty, make_file, open_error, require_file, steps_done
+from langgraph_sqlite_ckpt.file import (
+    MEMORY,
+    Identity,
+    identify,
+    is_empty,
+    make_file,
+    open_error,
+    require_file,
+    require_same,
+    steps_done,
+    uri_of,
+)
 from langgraph_sqlite_ckpt.operations import Company, Operation, Stale, Ticket, Turn
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS, statements
+from langgraph_sqlite_ckpt.wholefile import Progress, copy, nobody
 
 Synchronous = Literal["full", "normal"]
+JournalMode = Literal["wal", "delete"]
 T = TypeVar("T")
 
 _IDLE_READERS = 8
@@ -62,16 +76,19 @@ class Database:
         self,
         path: str,
         *,
-        synchronous: Synchronous,
-        busy_timeout: float,
-        read_only: bool,
+        synchronous: Synchronous = "full",
+        busy_timeout: float = 30.0,
+        read_only: bool = False,
+        journal_mode: JournalMode = "wal",
         accept: Callable[[sqlite3.Connection], None] = lambda _db: None,
     ) -> None:
         """`accept` looks at a file before it counts as open, and raises where it should not be."""
         self.path = path
         self._accept = accept
         self.read_only = read_only
+        self._identity: Identity | None = None
         self._synchronous = synchronous
+        self._journal_mode = journal_mode
         self._busy_timeout = min(busy_timeout, _LONGEST_WAIT)
         self._closed = True  # until it is open
         self._queue: deque[Ticket[Any]] = deque()
@@ -99,9 +116,11 @@ class Database:
             if not self.read_only:
                 make_file(self.path)
             require_file(self.path)
+            self._identity = identify(self.path)
         db = self._connect()
         try:
             self._check(db)
+            self._require_same_file()
             self._accept(db)
         except sqlite3.Error as error:
             db.close()
@@ -119,12 +138,12 @@ class Database:
                 raise OpenError(f"{self.path}: {what}; open it once without read_only")
             self._build(db)
         elif self.path != MEMORY and not self.read_only:
-            self._use_wal(db)
+            self._use_journal_mode(db)
 
     def _build(self, db: sqlite3.Connection) -> None:
         if is_empty(self.path):  # else it has no effect, and only waits for whoever is building the file
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        self._use_wal(db)
+        self._use_journal_mode(db)
         db.execute("BEGIN IMMEDIATE")
         with _whole(db):
             for number in range(steps_done(db, self.path), len(STEPS)):  # again: another process may have been first
@@ -133,21 +152,33 @@ class Database:
                 db.execute(f"PRAGMA user_version = {number + 1}")
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
-    def _use_wal(self, db: sqlite3.Connection) -> None:
-        """Where it is not on already. SQLite does not wait for others here, so we do."""
+    def _use_journal_mode(self, db: sqlite3.Connection) -> None:
+        """Where it is not on already."""
+        if db.execute("PRAGMA journal_mode").fetchone()[0] in (self._journal_mode, "memory"):
+            return
+        [mode] = self._patiently(db, f"PRAGMA journal_mode = {self._journal_mode}", unsure=True)
+        if mode != self._journal_mode:
+            raise OpenError(f'{self.path}: its file system cannot have WAL mode; pass journal_mode="delete"')
+
+    def _patiently(self, db: sqlite3.Connection, statement: str, *, unsure: bool = False) -> Any:
+        """SQLite itself waits for a write lock. What it does not wait for (who else changes the mode, say, or recovers the
+        -wal of a killed process), we do, in the same time; by chance, so that those who wait do not do it in step.
+
+        `unsure`: also where Python 3.10 does not tell what it is.
+        """
         deadline = time.monotonic() + self._busy_timeout
-        while db.execute("PRAGMA journal_mode").fetchone()[0] not in ("wal", "memory"):
+        while True:
             try:
-                db.execute("PRAGMA journal_mode = WAL")
+                return db.execute(statement).fetchone()
             except sqlite3.OperationalError as error:
-                if not is_busy(error) or time.monotonic() > deadline:
+                if not is_busy(error, unsure=unsure) or time.monotonic() >= deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(random.uniform(0.001, 0.02))
 
     def _connect(self) -> sqlite3.Connection:
         try:
             db = sqlite3.connect(
-                MEMORY if self.path == MEMORY else self._uri(),
+                MEMORY if self.path == MEMORY else uri_of(self.path, read_only=self.read_only),
                 timeout=self._busy_timeout,
                 isolation_level=None,
                 check_same_thread=False,
@@ -173,14 +204,10 @@ class Database:
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_SIZE_LIMIT}")
         db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
 
-    def _uri(self) -> str:
-        uri = Path(self.path).absolute().as_uri()
-        if not self.read_only:
-            return uri + "?mode=rw"
-        wal = Path(self.path + "-wal")
-        if not wal.exists() and not os.access(Path(self.path).absolute().parent, os.W_OK):
-            return uri + "?immutable=1"  # nobody can be writing there, and SQLite could not make its -shm
-        return uri + "?mode=ro"
+    def _require_same_file(self) -> None:
+        """SQLite would go on writing to a file that has no name any more."""
+        if self._identity is not None:
+            require_same(self.path, self._identity)
 
     def _keep(self, db: sqlite3.Connection) -> None:
         if self.read_only:
@@ -247,6 +274,7 @@ class Database:
                 self._require_open()
                 yield self._connection()
             return
+        self._require_same_file()
         db = self._borrow()
         try:
             db.execute("BEGIN")
@@ -329,19 +357,26 @@ class Database:
 
         `patience`: seconds to wait for others, in the place of `busy_timeout`.
         """
-        return self._writing.take(lambda: self._maintain(work, patience))
+        return self._writing.take(lambda: self._maintain(work, self._busy_timeout if patience is None else patience))
 
-    def _maintain(self, work: Callable[[sqlite3.Connection], T], patience: float | None) -> T:
-        db = self._writable()
+    def _maintain(self, work: Callable[[sqlite3.Connection], T], patience: float) -> T:
         try:
-            if patience is not None:
-                _wait_for_others(db, patience)
-            return work(db)
+            return self._run_maintenance(self._writable(), work, patience)
         except sqlite3.Error as error:
             raise storage_error(self.path, error) from error
+
+    def _run_maintenance(self, db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T], patience: float) -> T:
+        waits_as_usual = False
+        try:
+            _wait_for_others(db, patience)
+            value = work(db)
+            _wait_for_others(db, self._busy_timeout)
+            waits_as_usual = True
+            return value
         finally:
-            if patience is not None:
-                _wait_for_others(db, self._busy_timeout)
+            if not waits_as_usual and self.path != MEMORY:  # the next writer gets another connection
+                db.close()
+                self._writer = None
 
     def write_if_free(self, work: Callable[[sqlite3.Connection], object], *, patience: float = _PATIENCE) -> None:
         """A statement that may as well not happen: where something is in the way for longer than so many seconds."""
@@ -351,6 +386,11 @@ class Database:
                 self._maintain(work, patience)
 
         self._writing.take_if_free(write, patience)
+
+    def copy_to(self, target: str, tell: Progress) -> None:
+        """Its content of one moment, into the empty file `target`. Writers go on meanwhile (in WAL mode)."""
+        with self.read() as db:
+            copy(db, self.path, target, tell if self.path != MEMORY else nobody)  # who is told may use the saver
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
@@ -397,7 +437,7 @@ class Database:
         begun = False
         try:
             db = self._writable()
-            db.execute("BEGIN IMMEDIATE")
+            self._patiently(db, "BEGIN IMMEDIATE")
             begun = True
             batch.extend(self._queue)
             for ticket in batch:
@@ -423,6 +463,7 @@ class Database:
         self._require_open()
         if self.read_only:
             raise ReadOnlyError(f"{self.path}: opened with read_only=True")
+        self._require_same_file()
         return self._connection()
 
     def _settle(self, batch: Sequence[Ticket[Any]], error: BaseException | None = None) -> None:
@@ -511,6 +552,10 @@ class _Forks:
         with self._lock:
             self._open.add(database)
 
+    def holds(self, path: str) -> bool:
+        with self._lock:
+            return any(not each._closed and each._identity == Identity.of(path) for each in self._open)
+
     def before(self) -> None:
         self._lock.acquire()
         self._forking = list(self._open)
@@ -533,6 +578,11 @@ _FORKS = _Forks()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.after_in_parent, after_in_child=_FORKS.after_in_child)
+
+
+def is_open_here(path: str) -> bool:
+    """Whether a saver of this process has the file open, also while it has no connection."""
+    return _FORKS.holds(path)
 
 
 @contextmanager

@@ -161,10 +161,13 @@ class ReadOnlyError(StorageError):
 
 
 class DiskFullError(StorageError):
-    """The disk, the quota or the file-size limit is full. The thread can be resumed once there is space."""
+    """No space left on the disk. The thread can be resumed once there is some.
+
+    (To SQLite a quota or a limit on file sizes looks like a disk that failed: a plain `StorageError`, as resumable.)
+    """
 
 
-_BUSY, _LOCKED, _READONLY, _FULL = 5, 6, 8, 13
+_BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _PROTOCOL = 5, 6, 8, 10, 13, 15
 
 _KINDS: dict[int, tuple[type[StorageError], str]] = {
     _BUSY: (
@@ -178,14 +181,18 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
         ReadOnlyError,
         "the file or its folder is read-only: fix its permissions, or open it with read_only=True",
     ),
-    _FULL: (DiskFullError, "no space left for it (disk, quota or file-size limit): free some and resume the thread"),
+    _IOERR: (
+        StorageError,
+        "the disk failed, or a quota or file-size limit was reached: see the system's log, and resume the thread then",
+    ),
+    _FULL: (DiskFullError, "no space left for it: free some and resume the thread"),
 }
-_KINDS[_LOCKED] = _KINDS[_BUSY]
+_KINDS[_LOCKED] = _KINDS[_PROTOCOL] = _KINDS[_BUSY]  # the last: so many come and go that the -wal's locks could not be had
 
 
-def is_busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else holds the lock; on Python 3.10, which does not tell, whether that may be."""
-    return getattr(error, "sqlite_errorcode", _BUSY) & 0xFF in (_BUSY, _LOCKED)
+def is_busy(error: sqlite3.Error, *, unsure: bool = True) -> bool:
+    """Whether somebody else holds the lock; on Python 3.10, which does not tell, `unsure`."""
+    return getattr(error, "sqlite_errorcode", _BUSY if unsure else 0) & 0xFF in (_BUSY, _LOCKED, _PROTOCOL)
 
 
 def storage_error(path: str, error: sqlite3.Error) -> StorageError:

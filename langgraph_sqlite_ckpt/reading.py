@@ -146,8 +146,17 @@ def fetch_one(db: sqlite3.Connection, recent: Recent, place: Place, checkpoint_i
     held = [value for head in heads if (value := _held(recent, row, head)) is not None]
     wanted = {head.id for head in heads} - {value.blob for value in held}
     rows = tables.chain(db, wanted) if wanted else ()
+    if not _are_those(rows, heads):
+        body = DamagedError(place_of(row), "the index of its values leads to others")
     writes = tables.writes_of(db, row.namespace, row.checkpoint_id)
     return One(Fetched(row, body, heads, writes, _family(db, body, writes, asked), asked.known_as), held, rows)
+
+
+def _are_those(rows: Sequence[BlobRow], heads: Sequence[BlobHead]) -> bool:
+    """Whether the rows are of the channels and versions that an index said they are."""
+    found = {row.id: row for row in rows}
+    met = [(head, found[head.id]) for head in heads if head.id in found]
+    return all((row.channel, row.version) == (head.channel, head.version) for head, row in met)
 
 
 def _held(recent: Recent, row: CheckpointRow, head: BlobHead) -> Value | None:

@@ -25,7 +25,7 @@ from langgraph_sqlite_ckpt.liveness import end_gone_owners, judge
 from langgraph_sqlite_ckpt.operations import Statement
 from langgraph_sqlite_ckpt.overview import Thread
 from langgraph_sqlite_ckpt.tables import Custody
-from langgraph_sqlite_ckpt.upkeep import Progress
+from langgraph_sqlite_ckpt.wholefile import Progress
 
 if TYPE_CHECKING:
     from langgraph_sqlite_ckpt.saver import Shared

@@ -10,6 +10,7 @@ import os
 import random
 import sqlite3
 import time
+import warnings
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,7 +26,6 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
@@ -33,13 +33,15 @@ from langgraph_sqlite_ckpt import history, listing, retention, tables
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
 from langgraph_sqlite_ckpt.buffer import Buffer
+from langgraph_sqlite_ckpt.confidential import merged_metadata
 from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
-from langgraph_sqlite_ckpt.database import Database, Synchronous
+from langgraph_sqlite_ckpt.database import Database, JournalMode, Synchronous
 from langgraph_sqlite_ckpt.encoding import as_text as _text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
 from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.migrations import Migration, Migrations
+from langgraph_sqlite_ckpt.mounts import shared_file_system
 from langgraph_sqlite_ckpt.once import Once
 from langgraph_sqlite_ckpt.operations import Operation, Statement, Writer
 from langgraph_sqlite_ckpt.reading import Asked, configuration, decode_one, fetch_one
@@ -77,6 +79,15 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             append to the list, never edit it. `rename_channel` and `rename_node` make such entries too. States are brought
             up to date when they are read, and stored so with the next write; `migrate_all` rewrites the rest. See
             `migrations.py` for what a function sees.
+        journal_mode: "wal" (default). "delete", for a file system without shared memory (over a network, or FUSE, whose
+            locks must work all the same): readers and writers wait for each other, and a commit takes longer. All savers on
+            one file need the same.
+        keep_secrets: Store them. By default entries of `configurable` that are named like secrets (`*api_key*`, `*token*`,
+            `*secret*`, `*password*`, `authorization`) stay out of the metadata, into which LangGraph copies all scalars of
+            `configurable`. What you put under `config["metadata"]` yourself, or into the state, is stored always.
+
+    Warns:
+        UserWarning: The file is on a network or FUSE file system, where WAL mode can lose data.
 
     Raises:
         OpenError: The path cannot be opened (`ForeignFileError`, `NewerFileError`: it is not ours to open).
@@ -96,27 +107,35 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         keep_last: int | None = None,
         flush: Flush | None = None,
         migrations: Sequence[Migration] = (),
+        journal_mode: JournalMode = "wal",
+        keep_secrets: bool = False,
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
             raise InvalidRequest("allowed_types= is for the default serializer; a serde= of your own decides for itself")
         if synchronous not in ("full", "normal"):
             raise InvalidRequest(f'synchronous is "full" or "normal", not {synchronous!r}')
+        if journal_mode not in ("wal", "delete"):
+            raise InvalidRequest(f'journal_mode is "wal" or "delete", not {journal_mode!r}')
         if not isinstance(busy_timeout, (int, float)) or isinstance(busy_timeout, bool) or not busy_timeout >= 0:
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
         require_keep_last(keep_last)
         if flush is not None and not isinstance(flush, Flush):
             raise InvalidRequest(f"flush is a Flush(steps=..., seconds=..., nodes=...), not {flush!r:.80}")
         super().__init__(serde=serde or SafeSerializer(allowed))
+        self._keep_secrets = keep_secrets
         steps, where = Migrations(migrations), normalise_path(path)
         database = Database(
             where,
             synchronous=synchronous,
             busy_timeout=busy_timeout,
             read_only=read_only,
+            journal_mode=journal_mode,
             accept=lambda db: steps.require_known(tables.newest_state_version(db), where),
         )
         self._shared = Shared(database, keep_last, flush, steps)
+        if journal_mode == "wal":
+            _warn_of_shared_file_system(database.path)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> SqliteSaver:
@@ -337,7 +356,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         place = place._replace(checkpoint_id=checkpoint_id)
         if not isinstance(metadata, Mapping):
             raise InvalidRequest(f"metadata is a mapping, {{}} for none, not {metadata!r:.80}")
-        merged = get_checkpoint_metadata(config, metadata)
+        merged = merged_metadata(config, metadata, keep_secrets=self._keep_secrets)
         taken = checkpoint.copy()
         taken["channel_values"] = {name: _still(value) for name, value in checkpoint["channel_values"].items()}
         operation = PutCheckpoint(self._shared.store, self.serde, place, parent_id, taken, merged, dict(new_versions))
@@ -464,6 +483,16 @@ def _sign_off_all() -> None:
     deadline = time.monotonic() + _PATIENCE
     for shared in tuple(_OPEN):
         shared.sign_off(patience=max(0.0, deadline - time.monotonic()))
+
+
+def _warn_of_shared_file_system(path: str) -> None:
+    kind = shared_file_system(path)
+    if kind is not None:
+        warnings.warn(
+            f"{path}: on a file system of type {kind}, which may not share memory between its users: in WAL mode their data"
+            ' can get lost. Use a local disk, or journal_mode="delete" in all of them',
+            stacklevel=3,
+        )
 
 
 # --- ids, normalised in one place ---

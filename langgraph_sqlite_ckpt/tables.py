@@ -288,9 +288,13 @@ class Judged(NamedTuple):
     gone: Sequence[int]
 
 
+# `r` is the row as the table has it. SQLite takes a column of `c` from the index where it can, and would not see when a
+# damaged index leads to another row: such a row has no checksum here, which makes it damaged.
 _COLUMNS = """c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.has_child,
     c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,
-    c.rest_codec, c.rest_size, c.rest, c.checksum"""
+    c.rest_codec, c.rest_size, c.rest,
+    (SELECT r.checksum FROM checkpoint r
+        WHERE r.seq = c.seq AND +r.namespace = c.namespace AND +r.checkpoint_id = c.checkpoint_id) AS checksum"""
 _CHECKPOINT = f"SELECT {_COLUMNS} FROM checkpoint c JOIN namespace n ON n.id = c.namespace "
 _BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size"
 _WRITE = (
@@ -1039,6 +1043,13 @@ class OverviewRow(NamedTuple):
     number: int
 
 
+class WalFrames(NamedTuple):
+    """Pages in the -wal, and how many of them are in the main file too."""
+
+    all: int
+    copied: int
+
+
 class Pages(NamedTuple):
     page_size: int
     pages: int
@@ -1282,6 +1293,12 @@ def give_back_pages(db: sqlite3.Connection, pages: int) -> None:
 def copy_wal_back(db: sqlite3.Connection) -> None:
     """The -wal into the main file, and cut to nothing where no reader is in the way."""
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def wal_frames(db: sqlite3.Connection) -> WalFrames:
+    """After all were copied into the main file that no reader is in the way of. Waits for nobody."""
+    _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return WalFrames(frames, copied)
 
 
 def integrity_check(db: sqlite3.Connection) -> Sequence[str]:

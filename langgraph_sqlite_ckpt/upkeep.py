@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from langgraph_sqlite_ckpt import overview, tables, verification
+from langgraph_sqlite_ckpt import backup, overview, tables, verification
 from langgraph_sqlite_ckpt.errors import InvalidRequest, StorageError
 from langgraph_sqlite_ckpt.liveness import judge
 from langgraph_sqlite_ckpt.overview import Run, Stats, Thread
 from langgraph_sqlite_ckpt.sweeping import FINISHED, Sweep, Swept
 from langgraph_sqlite_ckpt.upgrading import MigrateAll, Migrated
 from langgraph_sqlite_ckpt.verification import Problem
+from langgraph_sqlite_ckpt.wholefile import Progress
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from langgraph_sqlite_ckpt.saver import Shared
-
-Progress = Callable[[int, int], object]
-"""Called with what is done and what there is to do, in the same unit."""
 
 _PAGES_AT_ONCE = 2000
 _FREE_PAGES = 1024  # after a delete: fewer than these are left for what comes next
@@ -73,8 +72,10 @@ class Upkeep:
 
     def stats(self, *, top: int = 20) -> Stats:
         """Sizes of the file, its -wal and its free pages in bytes, counts, and the `top` largest threads and channels."""
+        database = self._shared.database
+        wal = None if database.read_only else database.maintain(tables.wal_frames, patience=0)
         with self._shared.read() as db:
-            return overview.stats(db, self._shared.database.path, top)
+            return overview.stats(db, database.path, top, wal)
 
     def verify(self) -> Sequence[Problem]:
         """Check everything: SQLite's own integrity check, the schema, each row and value, orphans. Empty: all is well.
@@ -156,6 +157,26 @@ class Upkeep:
         with database.read() as db:
             return max(0, before - tables.page_counts(db).pages) * page_size
 
+    def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Copy the file as it is at one moment. On return the copy is on disk, whole, and only its owner can read it.
+
+        Writers go on meanwhile (with `journal_mode="delete"` they wait). The copy is one file, without sidecars: a saver
+        opens it, `restore` puts it back.
+
+        Args:
+            path: Where to. The copy takes this name when it is whole, in the place of a former backup; before, it is called
+                `*.part`, which a kill may leave behind.
+            progress: Called with bytes done and bytes to do (not for a private memory). It may use the saver, or raise to
+                stop the copying.
+
+        Raises:
+            InvalidRequest: The path is the saver's own file, or none.
+            BusyError: Somebody has the former backup at `path` open.
+            ForeignFileError: What is at `path` is not of this package; it is left as it is.
+            StorageError: There is no room, say. What was at `path` is still there.
+        """
+        backup.backup(self._shared.database, path, progress)
+
     def _tidy(self) -> None:
         """After a delete: what it freed goes back to the disk, if that is worth the trouble and in nobody's way."""
         with suppress(StorageError):  # the delete is done, and must not fail for this
@@ -219,6 +240,9 @@ class Upkeep:
 
     async def acompact(self, progress: Progress | None = None) -> int:
         return await self._shared.courier.look_after(partial(self.compact, progress))
+
+    async def abackup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        await self._shared.courier.look_after(partial(self.backup, path, progress))
 
 
 def require_keep_last(keep_last: int | None) -> None:

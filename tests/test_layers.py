@@ -92,7 +92,7 @@ def test_tables_know_sqlite_alone() -> None:
 # --- connections and transactions ---
 
 
-def test_only_the_database_opens_connections() -> None:
+def test_only_the_database_opens_connections_and_who_copies_a_whole_file() -> None:
     opening = {
         module
         for module in MODULES
@@ -108,26 +108,29 @@ def test_only_the_database_opens_connections() -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "sqlite3"
     }
 
-    assert opening == {"database"}
+    assert opening == {"database", "wholefile"}
     assert from_sqlite == set()  # no `from sqlite3 import connect` either
 
 
 def test_only_the_database_begins_and_ends_transactions() -> None:
-    assert {module for module in MODULES if any(map(TRANSACTION.match, texts(module)))} == {"database"}
+    """But for the locks of somebody who copies a whole file."""
+    assert {module for module in MODULES if any(map(TRANSACTION.match, texts(module)))} == {"database", "wholefile"}
     assert {module for module in MODULES if [*calls(source(module), "commit", "rollback")]} == set()
 
 
-def test_only_three_modules_execute_anything() -> None:
-    """`database` its transactions and pragmas, `file` its look at somebody's file, `tables` all the rest."""
+def test_only_four_modules_execute_anything() -> None:
+    """`database` and `wholefile` transactions and pragmas, `file` its look at somebody's file, `tables` all the rest."""
     assert {module for module in MODULES if [*calls(source(module), "execute", "executemany", "executescript")]} == {
         "database",
         "file",
         "tables",
+        "wholefile",
     }
 
 
-def test_the_database_executes_transactions_pragmas_and_the_schema_only() -> None:
-    for call in calls(source("database"), "execute", "executemany", "executescript"):
+@pytest.mark.parametrize("module", ["database", "wholefile"])
+def test_the_database_executes_transactions_pragmas_and_the_schema_only(module: str) -> None:
+    for call in calls(source(module), "execute", "executemany", "executescript"):
         texts = [node.value for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)]
         said = [text for text in texts if isinstance(text, str) and (TRANSACTION.match(text) or text.startswith("PRAGMA "))]
 
