@@ -5,6 +5,11 @@
 
 To read the code, start at the top; imports point down this list only:
 
+    portable   one thread as one file, for bug reports and archives
+    redaction  rows of which only the shape is left
+    importing  threads out of the official savers' SQLite files
+    foreign    every statement on the tables of those
+    transfer   threads between any two savers
     saver      SqliteSaver: LangGraph's words, arguments checked
     aio        the async contract: whole operations shipped to another thread
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
@@ -24,8 +29,9 @@ To read the code, start at the top; imports point down this list only:
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: against an earlier version of itself
     splice     two versions that differ in one place
-    zstandard  zstd, in the two calls that we need
+    zstandard  zstd, in the few calls that we need
     tables     every SQL statement
+    opaque     values without anybody's classes: to move them, and to look at them
     serde      safe decoding
     errors     every error, drawn once
 """
@@ -34,6 +40,7 @@ from langgraph_sqlite_ckpt.errors import (
     BusyError,
     CheckpointError,
     ClosedError,
+    CopyError,
     DamagedError,
     DecodeError,
     DiskFullError,
@@ -42,13 +49,17 @@ from langgraph_sqlite_ckpt.errors import (
     InvalidRequest,
     NewerFileError,
     OpenError,
+    PortableFileError,
     ReadOnlyError,
     StorageError,
 )
+from langgraph_sqlite_ckpt.importing import import_file
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
+from langgraph_sqlite_ckpt.portable import Exported, export_thread, load_thread
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
+from langgraph_sqlite_ckpt.transfer import Copied, acopy_threads, copy_threads
 from langgraph_sqlite_ckpt.verification import Problem
 
 AsyncSqliteSaver = SqliteSaver
@@ -61,14 +72,18 @@ __all__ = [
     "BusyError",
     "CheckpointError",
     "ClosedError",
+    "Copied",
+    "CopyError",
     "DamagedError",
     "DecodeError",
     "DiskFullError",
     "EncodeError",
+    "Exported",
     "ForeignFileError",
     "InvalidRequest",
     "NewerFileError",
     "OpenError",
+    "PortableFileError",
     "Problem",
     "ReadOnlyError",
     "Run",
@@ -79,4 +94,9 @@ __all__ = [
     "StorageError",
     "Swept",
     "Thread",
+    "acopy_threads",
+    "copy_threads",
+    "export_thread",
+    "import_file",
+    "load_thread",
 ]

@@ -37,7 +37,7 @@ from langgraph_sqlite_ckpt.errors import (
     is_busy,
     storage_error,
 )
-from langgraph_sqlite_ckpt.file import MEMORY, is_empty, make_file, open_error, require_file, steps_done
+from langgraph_sqlite_ckpt.file import MEMORY, is_empty, is_wal, make_file, open_error, require_file, steps_done
 from langgraph_sqlite_ckpt.operations import Company, Operation, Stale, Ticket
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS, statements
 
@@ -426,6 +426,28 @@ class Database:
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self.renew()
+
+
+def open_to_read(path: str) -> sqlite3.Connection:
+    """Somebody's SQLite file, to read, within one transaction. Nothing is written, not even beside it.
+
+    A WAL file that nobody has open has no -wal; SQLite would make one even to read, unless told that it will not change.
+    """
+    require_file(path)
+    alone = not Path(path + "-wal").exists() and is_wal(path)
+    uri = f"{Path(path).as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
+    try:
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)
+    except sqlite3.Error as error:
+        raise open_error(path, error) from error
+    db.text_factory = _text
+    try:
+        db.execute("BEGIN")
+        db.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error as error:
+        db.close()
+        raise open_error(path, error) from error
+    return db
 
 
 class _Forks:

@@ -9,6 +9,8 @@
     ├── EncodeError              a value cannot be stored: names thread, channel and type
     ├── DecodeError              a stored value cannot be rebuilt: names thread, channel and type
     ├── DamagedError             stored bytes are not what was written
+    ├── PortableFileError        a file to load is no whole export of a thread
+    ├── CopyError                a thread cannot be copied to another saver: names the place
     └── StorageError             SQLite could not do it; its own error is the cause
         ├── BusyError            another connection held the write lock too long
         ├── ReadOnlyError        the file, its folder or this saver is read-only
@@ -94,6 +96,17 @@ class DamagedError(_Placed):
 
     def __str__(self) -> str:
         return f"damaged row ({self.place}): {self.cause}. Restore the file from a backup; other rows still read"
+
+
+class CopyError(_Placed):
+    """One of two savers refused while a thread was copied. What was copied before it stays: start again, it goes on."""
+
+    def __str__(self) -> str:
+        return f"cannot copy ({self.place}): {self.cause}"
+
+
+class PortableFileError(CheckpointError):
+    """A file that was to be loaded is no whole export of a thread. Nothing of it was stored."""
 
 
 class StorageError(CheckpointError):

@@ -179,6 +179,11 @@ def name_of_namespace(db: sqlite3.Connection, namespace: int) -> tuple[str, str]
     return row
 
 
+def thread_ids(db: sqlite3.Connection) -> Sequence[str]:
+    """Oldest first."""
+    return [row[0] for row in db.execute("SELECT thread_id FROM namespace GROUP BY thread_id ORDER BY min(id)")]
+
+
 def delete_namespace(db: sqlite3.Connection, namespace: int) -> None:
     for statement in (
         "DELETE FROM write WHERE namespace = ?",
@@ -503,6 +508,26 @@ def writes_of(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Seq
     return [WriteRow._make(row) for row in rows]
 
 
+def task_paths(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Mapping[str, str]:
+    """By task, of the writes of one checkpoint."""
+    return dict(
+        db.execute(
+            "SELECT w.task_id, w.task_path FROM namespace n JOIN write w ON w.namespace = n.id"
+            " WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND w.checkpoint_id = ?",
+            (thread_id, checkpoint_ns, checkpoint_id),
+        )
+    )
+
+
+def counts_of_writes(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, int]]:
+    """Each checkpoint of a namespace with how many writes it has."""
+    return db.execute(
+        "SELECT c.checkpoint_id, (SELECT count(*) FROM write w WHERE w.namespace = c.namespace"
+        " AND w.checkpoint_id = c.checkpoint_id) FROM checkpoint c WHERE c.namespace = ?",
+        (namespace,),
+    ).fetchall()
+
+
 def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> Sequence[WriteRow]:
     """The writes of (namespace, checkpoint id) pairs, in order within each."""
     rows = db.execute(
@@ -722,3 +747,109 @@ def copy_wal_back(db: sqlite3.Connection) -> None:
 def integrity_check(db: sqlite3.Connection) -> Sequence[str]:
     """SQLite's own complaints; none where all is well."""
     return [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+
+
+# --- whole threads, out of one file and into another ---
+
+
+class BlobOfThread(NamedTuple):
+    """`id` and `base` name blobs of the same thread."""
+
+    checkpoint_ns: str
+    id: int
+    base: int | None
+    channel: str
+    version: Union[str, int, float, None]
+    type: str
+    codec: int
+    position: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class CheckpointOfThread(NamedTuple):
+    checkpoint_ns: str
+    run_id: str
+    checkpoint_id: str
+    parent_id: Union[str, None]
+    step: Union[int, float, None]
+    source: Union[str, None]
+    next: str
+    created_at: str
+    metadata: str
+    exact_type: Union[str, None]
+    exact: Union[bytes, None]
+    body_codec: int
+    body_size: int
+    body: bytes
+    beside: Union[str, None]
+    rest_type: Union[str, None]
+    rest_codec: Union[int, None]
+    rest_size: Union[int, None]
+    rest: Union[bytes, None]
+    checksum: int
+
+
+class WriteOfThread(NamedTuple):
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    idx: int
+    task_path: str
+    channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+def blobs_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[BlobOfThread]:
+    """Bases before what was compressed against them."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, b.id, b.base, b.channel, b.version, b.type, b.codec, b.position, b.size, b.checksum,"
+        " b.data FROM namespace n JOIN blob b ON b.namespace = n.id WHERE n.thread_id = ? ORDER BY b.id",
+        (thread_id,),
+    )
+    return map(BlobOfThread._make, rows)
+
+
+def checkpoints_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[CheckpointOfThread]:
+    """In the order of commits."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, c.run_id, c.checkpoint_id, c.parent_id, c.step, c.source, c.next, c.created_at,"
+        " c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec,"
+        " c.rest_size, c.rest, c.checksum"
+        " FROM namespace n JOIN checkpoint c ON c.namespace = n.id WHERE n.thread_id = ? ORDER BY c.seq",
+        (thread_id,),
+    )
+    return map(CheckpointOfThread._make, rows)
+
+
+def writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[WriteOfThread]:
+    """In the order in which they were written."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN write w ON w.namespace = n.id WHERE n.thread_id = ? ORDER BY w.id",
+        (thread_id,),
+    )
+    return map(WriteOfThread._make, rows)
+
+
+def insert_blob_of_thread(db: sqlite3.Connection, namespace: int, row: BlobOfThread, base: int | None) -> int:
+    return _new_id(
+        db.execute(
+            "INSERT INTO blob (namespace, base, channel, version, type, codec, position, size, checksum, data)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (namespace, base, *row[3:]),
+        )
+    )
+
+
+def insert_checkpoint_of_thread(db: sqlite3.Connection, namespace: int, row: CheckpointOfThread) -> None:
+    insert_checkpoint(db, namespace, row.run_id, NewCheckpoint(*row[2:]))
+
+
+def insert_write_of_thread(db: sqlite3.Connection, namespace: int, row: WriteOfThread) -> None:
+    db.execute("INSERT" + _INTO_WRITE, (namespace, *row[1:]))

@@ -24,6 +24,10 @@ class Problem(NamedTuple):
     detail: str
 
 
+class Unsound(Exception):
+    """Rows that this package would not have written."""
+
+
 def verify(database: Database) -> Iterator[Problem]:
     """Reads the file namespace by namespace, so that writers go on meanwhile and no single read is longer than needed."""
     yield from _found(database, _file)
@@ -76,6 +80,12 @@ def _namespace(db: sqlite3.Connection, namespace: int) -> Iterator[Problem]:
         chain = Chain(blobs)
         for blob in blobs:
             yield from _attempted("value", place._replace(channel=channel), partial(chain.raw, blob.id))
+
+
+def require_sound(db: sqlite3.Connection, namespace: int) -> None:
+    """Raises `Unsound` for the first row that could not have been written."""
+    for problem in _namespace(db, namespace):
+        raise Unsound(problem.detail)
 
 
 def _read_whole(row: CheckpointRow) -> None:
