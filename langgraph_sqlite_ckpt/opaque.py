@@ -195,6 +195,8 @@ def as_data(value: Any) -> Any:
     """What JSON can hold, for people and scripts: objects by their fields, with their type's name."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(as_data(key)): as_data(item) for key, item in value.items()}
+    if isinstance(value, _DeltaSnapshot):  # a named tuple
+        return as_data(value.value)
     if isinstance(value, (list, tuple)):
         return [as_data(item) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -211,8 +213,6 @@ def _object_as_data(value: Any) -> Any:
         return f"<{value.kind}, {len(value.data)} bytes>"
     if isinstance(value, Send):
         return {"node": value.node, "arg": as_data(value.arg)}
-    if isinstance(value, _DeltaSnapshot):
-        return as_data(value.value)
     if isinstance(value, Opaque):
         return _opaque_as_data(value)
     return as_data(OpaqueSerializer().loads_typed(OpaqueSerializer().dumps_typed(value)))

@@ -853,3 +853,57 @@ def insert_checkpoint_of_thread(db: sqlite3.Connection, namespace: int, row: Che
 
 def insert_write_of_thread(db: sqlite3.Connection, namespace: int, row: WriteOfThread) -> None:
     db.execute("INSERT" + _INTO_WRITE, (namespace, *row[1:]))
+
+
+# --- what people look at: the course of a thread ---
+
+
+class StepRow(NamedTuple):
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    run_id: str
+    step: int | float | None
+    source: str | None
+    next: str
+    status: str
+    created_at: str
+    metadata: str
+
+
+def steps_of_thread(db: sqlite3.Connection, thread_id: str) -> Sequence[StepRow]:
+    """Every checkpoint without its values, in the order of commits."""
+    rows = db.execute(
+        "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, step, source, next, status, created_at,"
+        " metadata FROM checkpoints WHERE thread_id = ? ORDER BY seq",
+        (thread_id,),
+    )
+    return [StepRow._make(row) for row in rows]
+
+
+def special_writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfThread]:
+    """Questions and errors, in the order in which they were written."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN write w ON w.namespace = n.id"
+        " WHERE n.thread_id = ? AND w.channel IN ('__interrupt__', '__error__') ORDER BY w.id",
+        (thread_id,),
+    )
+    return [WriteOfThread._make(row) for row in rows]
+
+
+def waiting_writes(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfThread]:
+    """The questions of a thread's latest checkpoint that are not answered: as the view `checkpoints` understands it."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN checkpoint c ON c.namespace = n.id"
+        " JOIN write w ON w.namespace = n.id AND w.checkpoint_id = c.checkpoint_id"
+        " WHERE n.thread_id = ? AND n.checkpoint_ns = '' AND w.channel = '__interrupt__'"
+        " AND c.seq = (SELECT max(seq) FROM checkpoint WHERE namespace = n.id) AND NOT EXISTS ("
+        " SELECT 1 FROM write later WHERE later.namespace = w.namespace AND later.checkpoint_id = w.checkpoint_id"
+        " AND later.id > w.id AND ((later.task_id = w.task_id AND later.channel <> '__resume__')"
+        " OR (later.channel = '__resume__' AND later.task_id = '00000000-0000-0000-0000-000000000000')))"
+        " ORDER BY w.task_path, w.task_id, w.idx",
+        (thread_id,),
+    )
+    return [WriteOfThread._make(row) for row in rows]
