@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import ChannelVersions, CheckpointTuple
+from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import INTERRUPT, TASKS
-from langgraph.types import Send
 
 from langgraph_sqlite_ckpt import foreign, tables
 from langgraph_sqlite_ckpt.database import open_to_read
@@ -201,7 +201,7 @@ def _interrupt(item: Mapping[str, Any]) -> Opaque:
 
 
 def _send(item: Any) -> Any:
-    return Send(item["node"], item.get("args")) if isinstance(item, dict) and "node" in item else item
+    return jsonplus._send_from_args((item["node"], item.get("args"))) if isinstance(item, dict) and "node" in item else item
 
 
 # --- versions ---

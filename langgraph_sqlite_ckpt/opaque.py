@@ -15,8 +15,7 @@ from typing import Any
 import ormsgpack
 from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.types import Send
+from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def _send_or(opaque: Opaque) -> Any:
     fields = opaque.fields
     if fields[:2] != ["langgraph.types", "Send"] or len(fields[2]) != 2:
         return opaque
-    return Send(*fields[2])
+    return jsonplus._send_from_args(fields[2])
 
 
 def _set_or(opaque: Opaque) -> Any:
@@ -102,7 +101,7 @@ def _stored(value: Any) -> Any:
         return ormsgpack.Ext(value.code, value.data)
     if isinstance(value, _DeltaSnapshot):
         return ormsgpack.Ext(jsonplus.EXT_DELTA_SNAPSHOT, _packed(value.value))
-    if isinstance(value, Send):
+    if isinstance(value, SendProtocol):
         fields = ("langgraph.types", "Send", (value.node, value.arg))
         return ormsgpack.Ext(jsonplus.EXT_CONSTRUCTOR_POS_ARGS, _packed(fields))
     return jsonplus._msgpack_default(value)
@@ -193,25 +192,29 @@ _TEXT_MODULES = {"datetime", "uuid", "decimal", "pathlib", "ipaddress", "zoneinf
 
 def as_data(value: Any) -> Any:
     """What JSON can hold, for people and scripts: objects by their fields, with their type's name."""
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(as_data(key)): as_data(item) for key, item in value.items()}
-    if isinstance(value, _DeltaSnapshot):  # a named tuple
-        return as_data(value.value)
-    if isinstance(value, (list, tuple)):
-        return [as_data(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((as_data(item) for item in value), key=str)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, (bytes, bytearray)):
-        return f"<{len(value)} bytes>"
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(as_data(key)): as_data(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and not isinstance(value, _DeltaSnapshot):
+        return [as_data(item) for item in value]
     return _object_as_data(value)
 
 
 def _object_as_data(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted((as_data(item) for item in value), key=str)
+    if isinstance(value, (bytes, bytearray)):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, _DeltaSnapshot):
+        return as_data(value.value)
+    return _special_as_data(value)
+
+
+def _special_as_data(value: Any) -> Any:
     if isinstance(value, Sealed):
         return f"<{value.kind}, {len(value.data)} bytes>"
-    if isinstance(value, Send):
+    if isinstance(value, SendProtocol):
         return {"node": value.node, "arg": as_data(value.arg)}
     if isinstance(value, Opaque):
         return _opaque_as_data(value)

@@ -91,8 +91,11 @@ def _named(thread_ids: Iterable[object] | None) -> Sequence[str] | None:
 
 def _as_bytes(source: Saver, target: Saver) -> tuple[Saver, Saver]:
     """Both savers, reading and writing values as they are stored, where they store them alike."""
-    if all(type(saver.serde) in (JsonPlusSerializer, SafeSerializer) for saver in (source, target)):
+    kinds = [type(saver.serde) for saver in (source, target)]
+    if all(kind in (JsonPlusSerializer, SafeSerializer, OpaqueSerializer) for kind in kinds):
         return with_serde(source, OpaqueSerializer()), with_serde(target, OpaqueSerializer())
+    if OpaqueSerializer in kinds:
+        raise InvalidRequest("one of the savers has a serializer of its own: pass the other with one that rebuilds values")
     return source, target
 
 

@@ -17,6 +17,8 @@ from postgres import server
 from sqlfile import sql
 
 from langgraph_sqlite_ckpt import CopyError, InvalidRequest, SafeSerializer, SqliteSaver, acopy_threads, copy_threads
+from langgraph_sqlite_ckpt.opaque import OpaqueSerializer
+from langgraph_sqlite_ckpt.transfer import with_serde
 
 Opens = Callable[[str, str], Any]
 NAMES = ("ours", "memory", "reference", "postgres")
@@ -255,3 +257,22 @@ def test_progress_counts_checkpoints(opens: Opens) -> None:
     copy_threads(source, target, progress=lambda done, total: told.append((done, total)))
 
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_encrypted_values_move_where_both_sides_have_the_key(opens: Opens, tmp_path: Path) -> None:
+    class Rot(SafeSerializer):
+        """Stands for a serializer that encrypts."""
+
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            kind, raw = super().dumps_typed(obj)
+            return kind + "+rot", raw[::-1]
+
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            return super().loads_typed((data[0].removesuffix("+rot"), data[1][::-1]))
+
+    with SqliteSaver(tmp_path / "sealed.db", serde=Rot()) as sealed, SqliteSaver(tmp_path / "open.db") as clear:
+        tell(sealed)
+        assert copy_threads(sealed, clear).problems == []
+        assert finish(clear) == finish(sealed)
+        with pytest.raises(InvalidRequest, match="serializer of its own"):
+            copy_threads(sealed, with_serde(clear, OpaqueSerializer()))

@@ -127,10 +127,14 @@ def sure(question: str, *, yes: bool, quiet: bool = False) -> None:
     """Ask before something is destroyed; leaves with 1 where the answer is no."""
     if yes:
         return
-    if quiet or not sys.stdin.isatty():
+    if quiet or not _somebody_is_here():
         raise InvalidRequest(f"{question} Say --yes: nobody is here to be asked")
     if not typer.confirm(question, err=True):
         raise typer.Exit(PROBLEMS)
+
+
+def _somebody_is_here() -> bool:
+    return sys.stdin.isatty()
 
 
 @contextmanager
@@ -168,6 +172,11 @@ def age(seconds: float) -> str:
         if seconds >= 2 * length and unit != "w":
             return f"{int(seconds // length)} {unit}"
     return "now"
+
+
+def many(count: int, what: str) -> str:
+    """`1 thread`, `1,200 threads`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def size(count: float) -> str:

@@ -20,6 +20,7 @@ from langgraph_sqlite_ckpt.cli.app import (
     command,
     console,
     duration,
+    many,
     out,
     out_json,
     progress,
@@ -120,7 +121,7 @@ def sweep(
 
 
 def _counts(swept: Swept) -> str:
-    return f"{swept.threads:,} threads, {swept.checkpoints:,} checkpoints, {size(swept.bytes)}"
+    return f"{many(swept.threads, 'thread')}, {many(swept.checkpoints, 'checkpoint')}, {size(swept.bytes)}"
 
 
 def _swept(what: str, swept: Swept, *, as_json: bool) -> None:
@@ -129,7 +130,7 @@ def _swept(what: str, swept: Swept, *, as_json: bool) -> None:
         return
     out(f"{what}: {_counts(swept)}")
     if swept.damaged:
-        out(f"{swept.damaged} threads have a damaged row and stay: see `verify`")
+        out(f"{many(swept.damaged, 'thread')} with a damaged row stay: see `verify`")
 
 
 @command("delete agent.db job-1 job-2")
@@ -137,7 +138,7 @@ def delete(file: File, threads: Threads, *, yes: Yes = False, as_json: AsJson = 
     """Delete whole threads."""
     with to_write(file) as saver:
         counts = _counts_of(saver, threads)
-        sure(f"Delete {len(counts)} threads with {sum(counts):,} checkpoints?", yes=yes, quiet=as_json)
+        sure(f"Delete {many(len(counts), 'thread')} with {many(sum(counts), 'checkpoint')}?", yes=yes, quiet=as_json)
         for thread in threads:
             saver.delete_thread(thread)
     _done("deleted", counts, [0] * len(counts), as_json=as_json)
@@ -148,7 +149,7 @@ def prune(file: File, threads: Threads, *, yes: Yes = False, as_json: AsJson = F
     """Keep only the latest checkpoint of threads, with all that it needs to go on."""
     with to_write(file) as saver:
         counts = _counts_of(saver, threads)
-        sure(f"Delete all but the latest of {sum(counts):,} checkpoints?", yes=yes, quiet=as_json)
+        sure(f"Delete all but the latest of {many(sum(counts), 'checkpoint')}?", yes=yes, quiet=as_json)
         saver.prune(threads, strategy="keep_latest")
         with saver._shared.database.read() as db:
             left = [tables.count_of_thread(db, thread) for thread in threads]
@@ -168,4 +169,4 @@ def _done(what: str, before: Sequence[int], left: Sequence[int], *, as_json: boo
     if as_json:
         out_json({"threads": len(before), "checkpoints_deleted": gone, "checkpoints_left": sum(left)})
     else:
-        out(f"{what} {len(before)} threads: {gone:,} checkpoints gone, {sum(left):,} left")
+        out(f"{what} {many(len(before), 'thread')}: {many(gone, 'checkpoint')} gone, {sum(left):,} left")

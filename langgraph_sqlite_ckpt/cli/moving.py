@@ -19,6 +19,7 @@ from langgraph_sqlite_ckpt.cli.app import (
     Thread,
     command,
     console,
+    many,
     out,
     out_json,
     progress,
@@ -31,9 +32,7 @@ from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.transfer import Copied, copy_threads
 
 Some = Annotated[list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")]
-Target = Annotated[
-    Path, typer.Argument(help="The SqliteSaver file to add to; made where it is not there.", show_default=False)
-]
+Target = Annotated[Path, typer.Argument(help="The SqliteSaver file to add to, made if need be.", show_default=False)]
 
 
 class ServerError(CheckpointError):
@@ -109,7 +108,8 @@ def _moved(what: str, moved: Exported, *, as_json: bool) -> None:
         out_json(moved._asdict())
         return
     redacted = ", redacted" if moved.redacted else ""
-    out(f"{what} {drawing.safe(moved.thread_id)!r}: {moved.checkpoints:,} checkpoints, {moved.writes:,} writes{redacted}")
+    counts = f"{many(moved.checkpoints, 'checkpoint')}, {many(moved.writes, 'write')}"
+    out(f"{what} {drawing.safe(moved.thread_id)!r}: {counts}{redacted}")
 
 
 def _told(copied: Copied, *, as_json: bool) -> None:
@@ -120,8 +120,8 @@ def _told(copied: Copied, *, as_json: bool) -> None:
     else:
         skipped = f"; {copied.skipped:,} were there already" if copied.skipped else ""
         same = "" if problems else ". All read back the same" if copied.checkpoints else ""
-        counts = f"{copied.threads:,} threads: {copied.checkpoints:,} checkpoints, {copied.writes:,} writes copied"
-        out(f"{counts}{skipped}{same}")
+        counts = f"{many(copied.checkpoints, 'checkpoint')} and {many(copied.writes, 'write')} copied"
+        out(f"{many(copied.threads, 'thread')}: {counts}{skipped}{same}")
         for problem in problems:
             console().print(Text(drawing.safe(problem.detail), "red"))
     if problems:
