@@ -5,6 +5,7 @@
 
 To read the code, start at the top; imports point down this list only:
 
+    server     the factory that LangGraph's server calls
     portable   one thread as one file, for bug reports and archives
     redaction  rows of which only the shape is left
     importing  threads out of the official savers' SQLite files
