@@ -2,7 +2,7 @@
 
 In `langgraph.json`:
 
-    "checkpointer": {"path": "langgraph_sqlite_ckpt.server:checkpointer"}
+    "checkpointer": {"path": "langgraph_sqlite_ckpt.server.checkpointer"}
 
 The file is named by the environment variable LANGGRAPH_SQLITE_CKPT, `agent.db` in the working directory by default.
 """

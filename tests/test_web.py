@@ -3,8 +3,8 @@
 import asyncio
 import importlib
 import json
-import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -111,7 +111,7 @@ def test_the_app_starts_as_a_script(approvals: Any, path: Path, monkeypatch: pyt
 
 
 def test_the_factory_that_langgraph_json_names_makes_a_saver(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, _, name = json.loads((SERVER / "langgraph.json").read_text())["checkpointer"]["path"].partition(":")
+    module, _, name = json.loads((SERVER / "langgraph.json").read_text())["checkpointer"]["path"].rpartition(".")
     monkeypatch.setenv("LANGGRAPH_SQLITE_CKPT", str(path))
 
     async def main() -> Any:
@@ -130,13 +130,12 @@ def langgraph_dev(path: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload", "--port", str(port)]
-    command += ["--config", str(SERVER / "langgraph.json")]
+    folder = path.parent / "server"  # the server makes files beside its configuration
+    shutil.copytree(SERVER, folder)
     settings = {**environment(), "LANGGRAPH_SQLITE_CKPT": str(path), "LANGSMITH_TRACING": "false"}
-    with subprocess.Popen(
-        command, cwd=path.parent, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    log = path.with_suffix(".log")  # a pipe that nobody reads would stop the server
+    with log.open("w") as out, subprocess.Popen(command, cwd=folder, env=settings, stdout=out, stderr=out) as process:
         try:
-            os.set_blocking(process.stdout.fileno(), False)
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
@@ -160,13 +159,13 @@ def test_langgraphs_server_runs_interrupts_and_resumes_on_our_file(path: Path) -
     from langgraph_sdk import get_client
 
     async def drive(url: str) -> tuple[str, Any, Any]:
-        client = get_client(url=url)
-        await up(client)
-        thread = await client.threads.create()
-        await client.runs.wait(thread["thread_id"], "payments", input={"amount": 5})
-        asked = await client.threads.get_state(thread["thread_id"])
-        ended = await client.runs.wait(thread["thread_id"], "payments", command={"resume": "yes"})
-        history = await client.threads.get_history(thread["thread_id"])
+        async with get_client(url=url) as client:
+            await up(client)
+            thread = await client.threads.create()
+            await client.runs.wait(thread["thread_id"], "payments", input={"amount": 5})
+            asked = await client.threads.get_state(thread["thread_id"])
+            ended = await client.runs.wait(thread["thread_id"], "payments", command={"resume": "yes"})
+            history = await client.threads.get_history(thread["thread_id"])
         return thread["thread_id"], (asked["next"], ended), history
 
     with langgraph_dev(path) as url:
