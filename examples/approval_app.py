@@ -1,11 +1,14 @@
 """A web page on which a person sees what waits for an answer, and approves, edits or rejects; the agents go on.
 
-    pip install starlette uvicorn python-multipart
+    pip install starlette uvicorn
     python examples/approval_app.py --db agent.db      (then open http://127.0.0.1:8000)
 
 Nothing of the page's state is in the process: what waits is in the file, so the app may be restarted at any time, or run
 in several processes. The saver is opened and closed with the app (its lifespan). Two people who answer the same question
 at the same moment are told apart by the question's id: the second one is told that it was answered already.
+
+To use a real model, let a node before ``pay`` ask one for the payment, for example with
+``init_chat_model("openai:gpt-5-mini").with_structured_output(...)``.
 """
 
 import argparse

@@ -3,6 +3,7 @@
     from langgraph_sqlite_ckpt import SqliteSaver
     graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
 
+The command line (`cli`, loaded by `__main__` only) stands above all of this; its docstring lists its own modules.
 To read the code, start at the top; imports point down this list only:
 
     server     the factory that LangGraph's server calls
