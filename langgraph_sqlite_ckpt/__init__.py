@@ -3,8 +3,15 @@
     from langgraph_sqlite_ckpt import SqliteSaver
     graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
 
+The command line (`cli`, loaded by `__main__` only) stands above all of this; its docstring lists its own modules.
 To read the code, start at the top; imports point down this list only:
 
+    server     the factory that LangGraph's server calls
+    portable   one thread as one file, for bug reports and archives
+    redaction  rows of which only the shape is left
+    importing  threads out of the official savers' SQLite files
+    foreign    every statement on the tables of those
+    transfer   threads between any two savers
     saver      SqliteSaver: LangGraph's words, arguments checked
     recovery   claim and recover: what a crash left unfinished goes on
     claims     one saver alone runs a thread
@@ -40,8 +47,9 @@ To read the code, start at the top; imports point down this list only:
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: against an earlier version of itself
     splice     two versions that differ in one place
-    zstandard  zstd, in the two calls that we need
+    zstandard  zstd, in the few calls that we need
     tables     every SQL statement
+    opaque     values without anybody's classes: to move them, and to look at them
     serde      safe decoding
     errors     every error, drawn once
 """
@@ -53,6 +61,7 @@ from langgraph_sqlite_ckpt.errors import (
     BusyError,
     CheckpointError,
     ClosedError,
+    CopyError,
     DamagedError,
     DecodeError,
     DiskFullError,
@@ -66,17 +75,21 @@ from langgraph_sqlite_ckpt.errors import (
     NewerFileError,
     NewerStateError,
     OpenError,
+    PortableFileError,
     ReadOnlyError,
     StorageError,
     ThreadBusy,
 )
 from langgraph_sqlite_ckpt.flush import Flush
+from langgraph_sqlite_ckpt.importing import import_file
 from langgraph_sqlite_ckpt.migrations import rename_channel, rename_node
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
+from langgraph_sqlite_ckpt.portable import Exported, export_thread, load_thread
 from langgraph_sqlite_ckpt.recovery import Recovered
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
+from langgraph_sqlite_ckpt.transfer import Copied, acopy_threads, copy_threads
 from langgraph_sqlite_ckpt.upgrading import Migrated
 from langgraph_sqlite_ckpt.verification import Problem
 
@@ -91,6 +104,8 @@ __all__ = [
     "CheckpointError",
     "Claim",
     "ClosedError",
+    "Copied",
+    "CopyError",
     "DamagedError",
     "DecodeError",
     "DiskFullError",
@@ -99,6 +114,7 @@ __all__ = [
     "EffectNotDone",
     "EffectRunning",
     "EncodeError",
+    "Exported",
     "Flush",
     "ForeignFileError",
     "InvalidRequest",
@@ -107,6 +123,7 @@ __all__ = [
     "NewerFileError",
     "NewerStateError",
     "OpenError",
+    "PortableFileError",
     "Problem",
     "ReadOnlyError",
     "Recovered",
@@ -119,6 +136,11 @@ __all__ = [
     "Swept",
     "Thread",
     "ThreadBusy",
+    "acopy_threads",
+    "copy_threads",
+    "export_thread",
+    "import_file",
+    "load_thread",
     "rename_channel",
     "rename_node",
     "restore",

@@ -82,7 +82,7 @@ def _draft_of(target: str) -> Iterator[str]:
 def _require_sound(draft: str, source: str) -> None:
     try:
         with closing(Database(draft, journal_mode="delete", synchronous="normal")) as database:  # brings it up to date
-            problem = next(verify(database), None)
+            problem = next(verify(database.read), None)
     except CheckpointError as error:
         raise OpenError(f"{source}: cannot be restored ({error})") from error
     if problem is not None:

@@ -24,7 +24,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -44,6 +44,7 @@ from langgraph_sqlite_ckpt.file import (
     Identity,
     identify,
     is_empty,
+    is_wal,
     make_file,
     open_error,
     require_file,
@@ -57,6 +58,8 @@ from langgraph_sqlite_ckpt.wholefile import Progress, copy, nobody
 
 Synchronous = Literal["full", "normal"]
 JournalMode = Literal["wal", "delete"]
+Read = Callable[[], AbstractContextManager[sqlite3.Connection]]
+"""Begins one consistent view of the file."""
 T = TypeVar("T")
 
 _IDLE_READERS = 8
@@ -538,6 +541,28 @@ class Database:
         self._writing = Turn()
         self._reading = Turn()
         self.renew()
+
+
+def open_to_read(path: str) -> sqlite3.Connection:
+    """Somebody's SQLite file, to read, within one transaction. Nothing is written, not even beside it.
+
+    A WAL file that nobody has open has no -wal; SQLite would make one even to read, unless told that it will not change.
+    """
+    require_file(path)
+    alone = not Path(path + "-wal").exists() and is_wal(path)
+    uri = f"{Path(path).as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
+    try:
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)
+    except sqlite3.Error as error:
+        raise open_error(path, error) from error
+    db.text_factory = _text
+    try:
+        db.execute("BEGIN")
+        db.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error as error:
+        db.close()
+        raise open_error(path, error) from error
+    return db
 
 
 class _Forks:

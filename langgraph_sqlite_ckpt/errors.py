@@ -15,6 +15,8 @@
     │   └── EffectRunning        an effect of `once` is being called right now
     ├── EffectInDoubt            an effect of `once` was begun, and nobody knows whether it happened
     ├── EffectNotDone            raise it in an effect of `once`: surely nothing happened
+    ├── PortableFileError        a file to load is no whole export of a thread
+    ├── CopyError                a thread cannot be copied to another saver: names the place
     └── StorageError             SQLite could not do it; its own error is the cause
         ├── BusyError            another connection held the write lock too long
         ├── ReadOnlyError        the file, its folder or this saver is read-only
@@ -146,6 +148,17 @@ class EffectInDoubt(CheckpointError):
 
 class EffectNotDone(CheckpointError):
     """For you to raise in an effect of `once`, where surely nothing happened: it may then be called again."""
+
+
+class CopyError(_Placed):
+    """One of two savers refused while a thread was copied. What was copied before it stays: start again, it goes on."""
+
+    def __str__(self) -> str:
+        return f"cannot copy ({self.place}): {self.cause}"
+
+
+class PortableFileError(CheckpointError):
+    """A file that was to be loaded is no whole export of a thread. Nothing of it was stored."""
 
 
 class StorageError(CheckpointError):

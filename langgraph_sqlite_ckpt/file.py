@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,8 +114,8 @@ def steps_done(db: sqlite3.Connection, path: str) -> int:
         return 0
     if {"checkpoints", "writes"} <= tables:
         raise ForeignFileError(
-            f"{path}: a file of langgraph-checkpoint-sqlite, left as it is. Name a new file here; threads move with "
-            "that package's saver as source: read its list(None) oldest first and put what it gives"
+            f"{path}: a file of langgraph-checkpoint-sqlite, left as it is. Move its threads into a new file: "
+            f"langgraph-sqlite-ckpt import {shlex.quote(path)} agent.db (or langgraph_sqlite_ckpt.import_file)"
         )
     raise ForeignFileError(f"{path}: somebody else's SQLite file, left as it is. Name another one")
 
@@ -133,6 +134,15 @@ def open_error(path: str, error: sqlite3.Error) -> Exception:
     if not os.access(target, os.W_OK) or not os.access(target.absolute().parent, os.W_OK):
         return OpenError(f"{path}: the file or its folder is not writable; read_only=True opens it for reading")
     return storage_error(path, error)
+
+
+def is_wal(path: str) -> bool:
+    """Whether the header says so: the read version is 2."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(20)[19:] == b"\2"
+    except OSError:
+        return False
 
 
 def starts_like_sqlite(path: Path) -> bool:

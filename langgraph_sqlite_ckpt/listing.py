@@ -8,9 +8,7 @@ then items are decoded and given out one by one.
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +16,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.database import Read
 from langgraph_sqlite_ckpt.encoding import decode_metadata, storable_text
 from langgraph_sqlite_ckpt.reading import Asked, Page, fetch_page
-
-Read = Callable[[], AbstractContextManager[sqlite3.Connection]]
-"""Begins one consistent view of the file."""
 
 _FIRST_PAGE, _LARGEST_PAGE, _METADATA_PAGE = 8, 128, 1000
 _HEAVY = 4 * 1024 * 1024  # bytes of stored values in a page, after which the next ones are shorter

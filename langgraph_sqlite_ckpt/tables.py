@@ -347,6 +347,11 @@ def rename_namespace(db: sqlite3.Connection, namespace: int, checkpoint_ns: str)
     db.execute("UPDATE namespace SET checkpoint_ns = ? WHERE id = ?", (checkpoint_ns, namespace))
 
 
+def thread_ids(db: sqlite3.Connection) -> Sequence[str]:
+    """Oldest first."""
+    return [row[0] for row in db.execute("SELECT thread_id FROM namespace GROUP BY thread_id ORDER BY min(id)")]
+
+
 def delete_namespace(db: sqlite3.Connection, namespace: int) -> None:
     for statement in (
         "DELETE FROM effect WHERE namespace = ?",
@@ -714,6 +719,26 @@ def writes_of(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Seq
         (namespace, checkpoint_id),
     )
     return [WriteRow._make(row) for row in rows]
+
+
+def task_paths(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Mapping[str, str]:
+    """By task, of the writes of one checkpoint."""
+    return dict(
+        db.execute(
+            "SELECT w.task_id, w.task_path FROM namespace n JOIN write w ON w.namespace = n.id"
+            " WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND w.checkpoint_id = ?",
+            (thread_id, checkpoint_ns, checkpoint_id),
+        )
+    )
+
+
+def counts_of_writes(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, int]]:
+    """Each checkpoint of a namespace with how many writes it has."""
+    return db.execute(
+        "SELECT c.checkpoint_id, (SELECT count(*) FROM write w WHERE w.namespace = c.namespace"
+        " AND w.checkpoint_id = c.checkpoint_id) FROM checkpoint c WHERE c.namespace = ?",
+        (namespace,),
+    ).fetchall()
 
 
 def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> Sequence[WriteRow]:
@@ -1304,3 +1329,204 @@ def wal_frames(db: sqlite3.Connection) -> WalFrames:
 def integrity_check(db: sqlite3.Connection) -> Sequence[str]:
     """SQLite's own complaints; none where all is well."""
     return [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+
+
+# --- whole threads, out of one file and into another ---
+
+
+class BlobOfThread(NamedTuple):
+    """`id` and `base` name blobs of the same thread."""
+
+    checkpoint_ns: str
+    id: int
+    base: int | None
+    channel: str
+    version: Union[str, int, float, None]
+    state_version: int
+    type: str
+    codec: int
+    position: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class CheckpointOfThread(NamedTuple):
+    checkpoint_ns: str
+    run_id: str
+    checkpoint_id: str
+    parent_id: Union[str, None]
+    step: Union[int, float, None]
+    source: Union[str, None]
+    next: str
+    created_at: str
+    state_version: int
+    metadata: str
+    exact_type: Union[str, None]
+    exact: Union[bytes, None]
+    body_codec: int
+    body_size: int
+    body: bytes
+    beside: Union[str, None]
+    rest_type: Union[str, None]
+    rest_codec: Union[int, None]
+    rest_size: Union[int, None]
+    rest: Union[bytes, None]
+    checksum: int
+
+
+class WriteOfThread(NamedTuple):
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    idx: int
+    task_path: str
+    channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class EffectOfThread(NamedTuple):
+    """What a task did outside; without a result it is in doubt wherever it comes."""
+
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    name: str
+    node: str
+    key: str
+    started_at: str
+    finished_at: Union[str, None]
+    error: Union[str, None]
+    type: Union[str, None]
+    codec: Union[int, None]
+    size: Union[int, None]
+    checksum: Union[int, None]
+    data: Union[bytes, None]
+
+
+def blobs_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[BlobOfThread]:
+    """Bases before what was compressed against them."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, b.id, b.base, b.channel, b.version, b.state_version, b.type, b.codec, b.position, b.size,"
+        " b.checksum, b.data FROM namespace n JOIN blob b ON b.namespace = n.id WHERE n.thread_id = ? ORDER BY b.id",
+        (thread_id,),
+    )
+    return map(BlobOfThread._make, rows)
+
+
+def checkpoints_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[CheckpointOfThread]:
+    """In the order of commits."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, c.run_id, c.checkpoint_id, c.parent_id, c.step, c.source, c.next, c.created_at,"
+        " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,"
+        " c.rest_codec, c.rest_size, c.rest, c.checksum"
+        " FROM namespace n JOIN checkpoint c ON c.namespace = n.id WHERE n.thread_id = ? ORDER BY c.seq",
+        (thread_id,),
+    )
+    return map(CheckpointOfThread._make, rows)
+
+
+def writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[WriteOfThread]:
+    """In the order in which they were written."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN write w ON w.namespace = n.id WHERE n.thread_id = ? ORDER BY w.id",
+        (thread_id,),
+    )
+    return map(WriteOfThread._make, rows)
+
+
+def effects_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[EffectOfThread]:
+    """In the order in which they were begun."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, e.checkpoint_id, e.task_id, e.name, e.node, e.key, e.started_at, e.finished_at, e.error,"
+        " e.type, e.codec, e.size, e.checksum, e.data FROM namespace n JOIN effect e ON e.namespace = n.id"
+        " WHERE n.thread_id = ? ORDER BY e.id",
+        (thread_id,),
+    )
+    return map(EffectOfThread._make, rows)
+
+
+def insert_blob_of_thread(db: sqlite3.Connection, namespace: int, row: BlobOfThread, base: int | None) -> int:
+    return _new_id(
+        db.execute(
+            "INSERT INTO blob (namespace, base, channel, version, state_version, type, codec, position, size, checksum,"
+            " data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (namespace, base, *row[3:]),
+        )
+    )
+
+
+def insert_checkpoint_of_thread(db: sqlite3.Connection, namespace: int, row: CheckpointOfThread) -> None:
+    insert_checkpoint(db, namespace, row.run_id, NewCheckpoint(*row[2:]))
+
+
+def insert_write_of_thread(db: sqlite3.Connection, namespace: int, row: WriteOfThread) -> None:
+    db.execute("INSERT" + _INTO_WRITE, (namespace, *row[1:]))
+
+
+def insert_effect_of_thread(db: sqlite3.Connection, namespace: int, row: EffectOfThread) -> None:
+    """Its caller is elsewhere."""
+    db.execute(
+        "INSERT INTO effect (namespace, owner, call, checkpoint_id, task_id, name, node, key, started_at, finished_at,"
+        " error, type, codec, size, checksum, data) VALUES (?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (namespace, *row[1:]),
+    )
+
+
+# --- what people look at: the course of a thread ---
+
+
+class StepRow(NamedTuple):
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    run_id: str
+    step: int | float | None
+    source: str | None
+    next: str
+    status: str
+    created_at: str
+    metadata: str
+
+
+def steps_of_thread(db: sqlite3.Connection, thread_id: str) -> Sequence[StepRow]:
+    """Every checkpoint without its values, in the order of commits."""
+    rows = db.execute(
+        "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, step, source, next, status, created_at,"
+        " metadata FROM checkpoints WHERE thread_id = ? ORDER BY seq",
+        (thread_id,),
+    )
+    return [StepRow._make(row) for row in rows]
+
+
+def special_writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfThread]:
+    """Questions and errors, in the order in which they were written."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN write w ON w.namespace = n.id"
+        " WHERE n.thread_id = ? AND w.channel IN ('__interrupt__', '__error__') ORDER BY w.id",
+        (thread_id,),
+    )
+    return [WriteOfThread._make(row) for row in rows]
+
+
+def waiting_writes(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfThread]:
+    """The questions of a thread's latest checkpoint that are not answered: as the view `checkpoints` understands it."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN checkpoint c ON c.namespace = n.id"
+        " JOIN write w ON w.namespace = n.id AND w.checkpoint_id = c.checkpoint_id"
+        " WHERE n.thread_id = ? AND n.checkpoint_ns = '' AND w.channel = '__interrupt__'"
+        " AND c.seq = (SELECT max(seq) FROM checkpoint WHERE namespace = n.id) AND NOT EXISTS ("
+        " SELECT 1 FROM write later WHERE later.namespace = w.namespace AND later.checkpoint_id = w.checkpoint_id"
+        " AND later.id > w.id AND ((later.task_id = w.task_id AND later.channel <> '__resume__')"
+        " OR (later.channel = '__resume__' AND later.task_id = '00000000-0000-0000-0000-000000000000')))"
+        " ORDER BY w.task_path, w.task_id, w.idx",
+        (thread_id,),
+    )
+    return [WriteOfThread._make(row) for row in rows]

@@ -83,7 +83,7 @@ class Upkeep:
         Reads the whole file, thread by thread; writers go on meanwhile.
         """
         self._shared.flush()
-        return list(verification.verify(self._shared.database))
+        return list(verification.verify(self._shared.read))
 
     def sweep(
         self,

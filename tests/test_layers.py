@@ -10,7 +10,7 @@ import pytest
 import langgraph_sqlite_ckpt as package
 
 FOLDER = Path(package.__file__).parent
-MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "__main__"))
 LISTED = re.findall(r"^    (\w+) +\S", (package.__doc__ or "").partition("this list only:")[2], re.MULTILINE)
 
 TRANSACTION = re.compile(r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE)\b")
@@ -119,10 +119,11 @@ def test_only_the_database_begins_and_ends_transactions() -> None:
 
 
 def test_only_four_modules_execute_anything() -> None:
-    """`database` and `wholefile` transactions and pragmas, `file` its look at somebody's file, `tables` all the rest."""
+    """`database` and `wholefile` transactions and pragmas, `file` and `foreign` a look at somebody's file, `tables` the rest."""
     assert {module for module in MODULES if [*calls(source(module), "execute", "executemany", "executescript")]} == {
         "database",
         "file",
+        "foreign",
         "tables",
         "wholefile",
     }
@@ -141,12 +142,13 @@ def test_the_database_executes_transactions_pragmas_and_the_schema_only(module: 
 
 
 def test_statements_on_tables_stand_in_tables_only() -> None:
-    """But for the schema and its views, `listing`'s conditions, and `file`'s look at what SQLite says of a file."""
+    """But for the schema and its views, `listing`'s conditions, and what is read of somebody else's file."""
     assert {module for module in MODULES if any(map(STATEMENT.search, texts(module)))} == {
         "tables",
         "schema",
         "listing",
         "file",
+        "foreign",
     }
 
 
@@ -228,7 +230,7 @@ def not_literal(tree: ast.Module, *methods: str) -> list[str]:
 
 
 def test_statements_are_literals_of_their_module() -> None:
-    for module in ("tables", "file"):
+    for module in ("tables", "file", "foreign"):
         assert not_literal(source(module), "execute", "executemany", "executescript") == []
 
 
@@ -277,7 +279,9 @@ def documented() -> set[str]:
     for module in [*MODULES, "__init__"]:
         body = source(module).body
         found |= {
-            node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
+            node.name
+            for node in body
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node)
         }
         for node, after in zip(body, body[1:], strict=False):
             if isinstance(node, ast.Assign) and is_text_alone(after):
