@@ -3,15 +3,25 @@
     from langgraph_sqlite_ckpt import SqliteSaver
     graph = builder.compile(checkpointer=SqliteSaver("agent.db"))
 
+The command line (`cli`, loaded by `__main__` only) stands above all of this; its docstring lists its own modules.
 To read the code, start at the top; imports point down this list only:
 
+    server     the factory that LangGraph's server calls
+    portable   one thread as one file, for bug reports and archives
+    redaction  rows of which only the shape is left
+    importing  threads out of the official savers' SQLite files
+    foreign    every statement on the tables of those
+    transfer   threads between any two savers
     saver      SqliteSaver: LangGraph's words, arguments checked
     recovery   claim and recover: what a crash left unfinished goes on
     claims     one saver alone runs a thread
+    confidential  what of a config is not stored
     aio        the async contract: whole operations shipped to another thread
     once       what a task does outside, not repeated by a resume
     effects    the entries of it: begun, done, in doubt
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
+    upgrading  stored states brought up to date, with a write or all of them
+    backup     a copy of a file while it is used, and back again
     sweeping   idle threads and old checkpoints, in short transactions
     verification  every row is what was written
     overview   threads, runs and sizes, without reading a value
@@ -23,28 +33,35 @@ To read the code, start at the top; imports point down this list only:
     retention  delete, prune, copy: what stays always loads
     history    the ancestor walk for DeltaChannel
     reading    rows -> LangGraph's tuples
+    renaming   what LangGraph calls a task whose node was renamed
     runs       which run a checkpoint belongs to, what is due next
     encoding   a checkpoint taken apart for the file
+    migrations older states in today's shape
     custody    who answers for a thread: owners, claims
     database   connections, transactions, group commit, forks
+    wholefile  a file as a whole: copied, or held alone
     operations a write as an object, and its outcome; whose turn it is
     liveness   whether a process is still there
+    mounts     is it on a network file system
     file       its path, its marks, and why it cannot be opened
     schema     the steps that build the file, the views people read
     blobs      a value as bytes: against an earlier version of itself
     splice     two versions that differ in one place
-    zstandard  zstd, in the two calls that we need
+    zstandard  zstd, in the few calls that we need
     tables     every SQL statement
+    opaque     values without anybody's classes: to move them, and to look at them
     serde      safe decoding
     errors     every error, drawn once
 """
 
+from langgraph_sqlite_ckpt.backup import restore
 from langgraph_sqlite_ckpt.claims import Claim
 from langgraph_sqlite_ckpt.effects import Effect
 from langgraph_sqlite_ckpt.errors import (
     BusyError,
     CheckpointError,
     ClosedError,
+    CopyError,
     DamagedError,
     DecodeError,
     DiskFullError,
@@ -54,18 +71,26 @@ from langgraph_sqlite_ckpt.errors import (
     EncodeError,
     ForeignFileError,
     InvalidRequest,
+    MigrationError,
     NewerFileError,
+    NewerStateError,
     OpenError,
+    PortableFileError,
     ReadOnlyError,
     StorageError,
     ThreadBusy,
 )
 from langgraph_sqlite_ckpt.flush import Flush
+from langgraph_sqlite_ckpt.importing import import_file
+from langgraph_sqlite_ckpt.migrations import rename_channel, rename_node
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
+from langgraph_sqlite_ckpt.portable import Exported, export_thread, load_thread
 from langgraph_sqlite_ckpt.recovery import Recovered
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
+from langgraph_sqlite_ckpt.transfer import Copied, acopy_threads, copy_threads
+from langgraph_sqlite_ckpt.upgrading import Migrated
 from langgraph_sqlite_ckpt.verification import Problem
 
 AsyncSqliteSaver = SqliteSaver
@@ -79,6 +104,8 @@ __all__ = [
     "CheckpointError",
     "Claim",
     "ClosedError",
+    "Copied",
+    "CopyError",
     "DamagedError",
     "DecodeError",
     "DiskFullError",
@@ -87,11 +114,16 @@ __all__ = [
     "EffectNotDone",
     "EffectRunning",
     "EncodeError",
+    "Exported",
     "Flush",
     "ForeignFileError",
     "InvalidRequest",
+    "Migrated",
+    "MigrationError",
     "NewerFileError",
+    "NewerStateError",
     "OpenError",
+    "PortableFileError",
     "Problem",
     "ReadOnlyError",
     "Recovered",
@@ -104,4 +136,12 @@ __all__ = [
     "Swept",
     "Thread",
     "ThreadBusy",
+    "acopy_threads",
+    "copy_threads",
+    "export_thread",
+    "import_file",
+    "load_thread",
+    "rename_channel",
+    "rename_node",
+    "restore",
 ]

@@ -115,9 +115,13 @@ class Courier:
         return await future
 
     async def write(self, operation: Operation[T]) -> T:
+        return await self.send(operation)
+
+    def send(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """It is on its way when this returns, and is left out only if the future is cancelled before its turn."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._posting.take(lambda: self._gather(operation, future))
-        return await future
+        return future
 
     def _gather(self, operation: Operation[T], future: asyncio.Future[T]) -> None:
         writer = self._thread("writer")

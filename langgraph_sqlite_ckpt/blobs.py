@@ -22,10 +22,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from langgraph_sqlite_ckpt.splice import Rope, splice, spliced_size, unsplice
-from langgraph_sqlite_ckpt.tables import BlobRow, Version
+from langgraph_sqlite_ckpt.tables import BlobHead, BlobName, BlobRow, Version
 from langgraph_sqlite_ckpt.zstandard import ZstdError, compressed, decompressed
 
 
@@ -297,6 +297,23 @@ def _weight(values: Mapping[int, Value]) -> int:
     return sum(len(value.raw) + 200 for value in values.values())
 
 
+Blob = TypeVar("Blob", BlobHead, BlobRow)
+
+
+class Named(Generic[Blob]):
+    """Blobs, by what checkpoints call them."""
+
+    def __init__(self, blobs: Iterable[Blob]) -> None:
+        self._blobs: dict[tuple[int, str, Version | None], list[Blob]] = {}
+        for blob in (blob for blob in blobs if isinstance(blob.state_version, int)):  # else it is damage
+            self._blobs.setdefault((blob.namespace, blob.channel, blob.version), []).append(blob)
+
+    def get(self, name: BlobName) -> Blob | None:
+        """That of the greatest state version which the name allows."""
+        allowed = [blob for blob in self._blobs.get(name[:3], ()) if blob.state_version <= name.state_version]
+        return max(allowed, key=lambda blob: blob.state_version, default=None)
+
+
 class Chain:
     """Fetched blobs with all that they lean on; bytes are rebuilt when asked for, each step once while it is remembered."""
 
@@ -311,7 +328,7 @@ class Chain:
     @property
     def stored(self) -> int:
         """Bytes of the fetched rows."""
-        return sum(len(row.data) for row in self._rows.values())
+        return sum(len(row.data) for row in self._rows.values() if isinstance(row.data, bytes))  # else it is damaged
 
     def raw(self, blob: int) -> bytes:
         """Raises `Damaged` where the blob or what it leans on is not what was written."""

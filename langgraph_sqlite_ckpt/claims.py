@@ -43,11 +43,9 @@ class Releasing(Operation[None]):
         self._owner, self._thread_id, self._claim = owner, thread_id, claim
 
     def apply(self, db: sqlite3.Connection) -> None:
-        tables.end_claim(db, self._thread_id, self._claim)
-
-    def committed(self) -> None:
         if self._owner.claims.get(self._thread_id) == self._claim:
-            del self._owner.claims[self._thread_id]
+            del self._owner.claims[self._thread_id]  # already here: the next operation may be of the same transaction
+        tables.end_claim(db, self._thread_id, self._claim)
 
 
 class Claim:
@@ -75,41 +73,47 @@ class Claim:
 
     def __enter__(self) -> Claim:
         for pause in self._pauses():
+            number = random.getrandbits(62)
             try:
-                self.attempts = self._writer.write(self._claiming()).attempts
+                self._got(number, self._writer.write(self._claiming(number)))
                 return self
             except ThreadBusy:
                 if pause is None:
                     raise
                 time.sleep(pause)
+            except Exception:  # nothing was written
+                raise
             except BaseException:  # Ctrl-C, say, which may have come after the commit
-                self._let_go()
+                self._let_go(number)
                 raise
         raise AssertionError("the last pause is None")
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._let_go()
+        self._let_go(self._number)
 
     async def __aenter__(self) -> Claim:
         for pause in self._pauses():
+            number = random.getrandbits(62)
             try:
-                self.attempts = (await self._courier.write(self._claiming())).attempts
+                self._got(number, await self._courier.write(self._claiming(number)))
                 return self
             except ThreadBusy:
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
+            except Exception:  # nothing was written
+                raise
             except BaseException:  # a task that is cancelled here may have got it meanwhile
-                await self._alet_go()
+                await self._alet_go(number)
                 raise
         raise AssertionError("the last pause is None")
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._alet_go()
+        await self._alet_go(self._number)
 
     def _pauses(self) -> Iterator[float | None]:
         """Between tries, with jitter so that those who wait do not come together; None: this was the last one."""
@@ -119,27 +123,28 @@ class Claim:
             longest = min(2 * longest, self._LONGEST)
         yield None
 
-    def _claiming(self) -> Claiming:
-        self._number = random.getrandbits(62)
-        return Claiming(self._owner, self.thread_id, self._number, self._check)
+    def _claiming(self, number: int) -> Claiming:
+        if self._is_elsewhere():
+            raise InvalidRequest(f"this claim of thread {self.thread_id!r} was made before a fork: make one here")
+        return Claiming(self._owner, self.thread_id, number, self._check)
 
-    def _let_go(self) -> None:
-        if (releasing := self._releasing()) is not None:
+    def _got(self, number: int, custody: Custody) -> None:
+        self._number, self.attempts = number, custody.attempts
+
+    def _let_go(self, number: int | None) -> None:
+        if number is not None and not self._is_elsewhere():
             with suppress(ClosedError):  # then it has ended already
-                self._writer.write(releasing)
+                self._writer.write(Releasing(self._owner, self.thread_id, number))
 
-    async def _alet_go(self) -> None:
-        """Also where the task is being cancelled: what was sent off is done."""
-        if (releasing := self._releasing()) is not None:
+    async def _alet_go(self, number: int | None) -> None:
+        """Also where the task is being cancelled, once more even: what was sent off is done."""
+        if number is not None and not self._is_elsewhere():
             with suppress(ClosedError):
-                await asyncio.shield(asyncio.ensure_future(self._courier.write(releasing)))
+                await asyncio.shield(self._courier.send(Releasing(self._owner, self.thread_id, number)))
 
-    def _releasing(self) -> Releasing | None:
-        """None in a forked child: its parent goes on with the thread."""
-        number, self._number = self._number, None
-        return (
-            Releasing(self._owner, self.thread_id, number) if number is not None and os.getpid() == self._process else None
-        )
+    def _is_elsewhere(self) -> bool:
+        """In a forked child: its parent goes on with the thread."""
+        return os.getpid() != self._process
 
 
 def require_timeout(timeout: float) -> float:

@@ -16,6 +16,7 @@ child would believe that it holds locks which only its parent has, and write to 
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -23,7 +24,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -38,11 +39,27 @@ from langgraph_sqlite_ckpt.errors import (
     is_busy,
     storage_error,
 )
-from langgraph_sqlite_ckpt.file import MEMORY, is_empty, make_file, open_error, require_file, steps_done
+from langgraph_sqlite_ckpt.file import (
+    MEMORY,
+    Identity,
+    identify,
+    is_empty,
+    is_wal,
+    make_file,
+    open_error,
+    require_file,
+    require_same,
+    steps_done,
+    uri_of,
+)
 from langgraph_sqlite_ckpt.operations import Company, Operation, Stale, Ticket, Turn
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS, statements
+from langgraph_sqlite_ckpt.wholefile import Progress, copy, nobody
 
 Synchronous = Literal["full", "normal"]
+JournalMode = Literal["wal", "delete"]
+Read = Callable[[], AbstractContextManager[sqlite3.Connection]]
+"""Begins one consistent view of the file."""
 T = TypeVar("T")
 
 _IDLE_READERS = 8
@@ -58,10 +75,23 @@ _LONGEST_WAIT = 2_000_000.0  # seconds; SQLite counts milliseconds in 31 bits
 class Database:
     """One file (or one private memory), served to any number of threads."""
 
-    def __init__(self, path: str, *, synchronous: Synchronous, busy_timeout: float, read_only: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        synchronous: Synchronous = "full",
+        busy_timeout: float = 30.0,
+        read_only: bool = False,
+        journal_mode: JournalMode = "wal",
+        accept: Callable[[sqlite3.Connection], None] = lambda _db: None,
+    ) -> None:
+        """`accept` looks at a file before it counts as open, and raises where it should not be."""
         self.path = path
+        self._accept = accept
         self.read_only = read_only
+        self._identity: Identity | None = None
         self._synchronous = synchronous
+        self._journal_mode = journal_mode
         self._busy_timeout = min(busy_timeout, _LONGEST_WAIT)
         self._closed = True  # until it is open
         self._queue: deque[Ticket[Any]] = deque()
@@ -89,9 +119,12 @@ class Database:
             if not self.read_only:
                 make_file(self.path)
             require_file(self.path)
+            self._identity = identify(self.path)
         db = self._connect()
         try:
             self._check(db)
+            self._require_same_file()
+            self._accept(db)
         except sqlite3.Error as error:
             db.close()
             raise open_error(self.path, error) from error
@@ -108,12 +141,12 @@ class Database:
                 raise OpenError(f"{self.path}: {what}; open it once without read_only")
             self._build(db)
         elif self.path != MEMORY and not self.read_only:
-            self._use_wal(db)
+            self._use_journal_mode(db)
 
     def _build(self, db: sqlite3.Connection) -> None:
         if is_empty(self.path):  # else it has no effect, and only waits for whoever is building the file
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        self._use_wal(db)
+        self._use_journal_mode(db)
         db.execute("BEGIN IMMEDIATE")
         with _whole(db):
             for number in range(steps_done(db, self.path), len(STEPS)):  # again: another process may have been first
@@ -122,21 +155,33 @@ class Database:
                 db.execute(f"PRAGMA user_version = {number + 1}")
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
-    def _use_wal(self, db: sqlite3.Connection) -> None:
-        """Where it is not on already. SQLite does not wait for others here, so we do."""
+    def _use_journal_mode(self, db: sqlite3.Connection) -> None:
+        """Where it is not on already."""
+        if db.execute("PRAGMA journal_mode").fetchone()[0] in (self._journal_mode, "memory"):
+            return
+        [mode] = self._patiently(db, f"PRAGMA journal_mode = {self._journal_mode}", unsure=True)
+        if mode != self._journal_mode:
+            raise OpenError(f'{self.path}: its file system cannot have WAL mode; pass journal_mode="delete"')
+
+    def _patiently(self, db: sqlite3.Connection, statement: str, *, unsure: bool = False) -> Any:
+        """SQLite itself waits for a write lock. What it does not wait for (who else changes the mode, say, or recovers the
+        -wal of a killed process), we do, in the same time; by chance, so that those who wait do not do it in step.
+
+        `unsure`: also where Python 3.10 does not tell what it is.
+        """
         deadline = time.monotonic() + self._busy_timeout
-        while db.execute("PRAGMA journal_mode").fetchone()[0] not in ("wal", "memory"):
+        while True:
             try:
-                db.execute("PRAGMA journal_mode = WAL")
+                return db.execute(statement).fetchone()
             except sqlite3.OperationalError as error:
-                if not is_busy(error) or time.monotonic() > deadline:
+                if not is_busy(error, unsure=unsure) or time.monotonic() >= deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(random.uniform(0.001, 0.02))
 
     def _connect(self) -> sqlite3.Connection:
         try:
             db = sqlite3.connect(
-                MEMORY if self.path == MEMORY else self._uri(),
+                MEMORY if self.path == MEMORY else uri_of(self.path, read_only=self.read_only),
                 timeout=self._busy_timeout,
                 isolation_level=None,
                 check_same_thread=False,
@@ -162,14 +207,10 @@ class Database:
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_SIZE_LIMIT}")
         db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
 
-    def _uri(self) -> str:
-        uri = Path(self.path).absolute().as_uri()
-        if not self.read_only:
-            return uri + "?mode=rw"
-        wal = Path(self.path + "-wal")
-        if not wal.exists() and not os.access(Path(self.path).absolute().parent, os.W_OK):
-            return uri + "?immutable=1"  # nobody can be writing there, and SQLite could not make its -shm
-        return uri + "?mode=ro"
+    def _require_same_file(self) -> None:
+        """SQLite would go on writing to a file that has no name any more."""
+        if self._identity is not None:
+            require_same(self.path, self._identity)
 
     def _keep(self, db: sqlite3.Connection) -> None:
         if self.read_only:
@@ -177,19 +218,21 @@ class Database:
         else:
             self._writer = db
 
-    def close(self, last_word: Callable[[sqlite3.Connection], object] | None = None) -> None:
-        """What is queued is written first, then the `last_word`, if nobody is in the way. Again is fine.
+    def close(
+        self, last_word: Callable[[sqlite3.Connection], object] | None = None, *, patience: float = _PATIENCE
+    ) -> None:
+        """What is queued is written first, then the `last_word`, if others let it within so many seconds. Again is fine.
 
         In a signal handler that interrupted a call of ours on this very thread: as soon as that call is through.
         """
-        close = partial(self._writing.take, partial(self._write_and_close, last_word))
+        close = partial(self._writing.take, partial(self._write_and_close, last_word, patience))
         self._writing.in_time(lambda: self._reading.in_time(close))
 
-    def _write_and_close(self, last_word: Callable[[sqlite3.Connection], object] | None) -> None:
+    def _write_and_close(self, last_word: Callable[[sqlite3.Connection], object] | None, patience: float) -> None:
         self._run_queue()
         if last_word is not None:
             with suppress(CheckpointError):
-                self._maintain(last_word, _PATIENCE)
+                self._maintain(last_word, patience)
         self._reading.take(self._mark_closed)
 
     def _mark_closed(self) -> None:
@@ -203,6 +246,10 @@ class Database:
         self._writer = None
         self._readers.clear()
 
+    def let_go(self) -> None:
+        """Nobody has the saver any more. Should its buffer be writing still, that closes the connections."""
+        self._writing.take_if_free(self._close_connections, 0)
+
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: this saver was closed; make a new one")
@@ -210,7 +257,7 @@ class Database:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(f"SqliteSaver on {self.path} was never closed", ResourceWarning, stacklevel=2)
-            self._writing.take_if_free(self._close_connections, 0)  # else a buffer is writing still, and closes them
+            self.let_go()
 
     # --- reading ---
 
@@ -230,6 +277,7 @@ class Database:
                 self._require_open()
                 yield self._connection()
             return
+        self._require_same_file()
         db = self._borrow()
         try:
             db.execute("BEGIN")
@@ -312,28 +360,40 @@ class Database:
 
         `patience`: seconds to wait for others, in the place of `busy_timeout`.
         """
-        return self._writing.take(lambda: self._maintain(work, patience))
+        return self._writing.take(lambda: self._maintain(work, self._busy_timeout if patience is None else patience))
 
-    def _maintain(self, work: Callable[[sqlite3.Connection], T], patience: float | None) -> T:
-        db = self._writable()
+    def _maintain(self, work: Callable[[sqlite3.Connection], T], patience: float) -> T:
         try:
-            if patience is not None:
-                _wait_for_others(db, patience)
-            return work(db)
+            return self._run_maintenance(self._writable(), work, patience)
         except sqlite3.Error as error:
             raise storage_error(self.path, error) from error
-        finally:
-            if patience is not None:
-                _wait_for_others(db, self._busy_timeout)
 
-    def write_if_free(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """A statement that may as well not happen: where something is in the way for longer than a second."""
+    def _run_maintenance(self, db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T], patience: float) -> T:
+        waits_as_usual = False
+        try:
+            _wait_for_others(db, patience)
+            value = work(db)
+            _wait_for_others(db, self._busy_timeout)
+            waits_as_usual = True
+            return value
+        finally:
+            if not waits_as_usual and self.path != MEMORY:  # the next writer gets another connection
+                db.close()
+                self._writer = None
+
+    def write_if_free(self, work: Callable[[sqlite3.Connection], object], *, patience: float = _PATIENCE) -> None:
+        """A statement that may as well not happen: where something is in the way for longer than so many seconds."""
 
         def write() -> None:
             with suppress(CheckpointError):
-                self._maintain(work, _PATIENCE)
+                self._maintain(work, patience)
 
-        self._writing.take_if_free(write, _PATIENCE)
+        self._writing.take_if_free(write, patience)
+
+    def copy_to(self, target: str, tell: Progress) -> None:
+        """Its content of one moment, into the empty file `target`. Writers go on meanwhile (in WAL mode)."""
+        with self.read() as db:
+            copy(db, self.path, target, tell if self.path != MEMORY else nobody)  # who is told may use the saver
 
     def _prepare(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
@@ -380,7 +440,7 @@ class Database:
         begun = False
         try:
             db = self._writable()
-            db.execute("BEGIN IMMEDIATE")
+            self._patiently(db, "BEGIN IMMEDIATE")
             begun = True
             batch.extend(self._queue)
             for ticket in batch:
@@ -406,6 +466,7 @@ class Database:
         self._require_open()
         if self.read_only:
             raise ReadOnlyError(f"{self.path}: opened with read_only=True")
+        self._require_same_file()
         return self._connection()
 
     def _settle(self, batch: Sequence[Ticket[Any]], error: BaseException | None = None) -> None:
@@ -482,6 +543,28 @@ class Database:
         self.renew()
 
 
+def open_to_read(path: str) -> sqlite3.Connection:
+    """Somebody's SQLite file, to read, within one transaction. Nothing is written, not even beside it.
+
+    A WAL file that nobody has open has no -wal; SQLite would make one even to read, unless told that it will not change.
+    """
+    require_file(path)
+    alone = not Path(path + "-wal").exists() and is_wal(path)
+    uri = f"{Path(path).as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
+    try:
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)
+    except sqlite3.Error as error:
+        raise open_error(path, error) from error
+    db.text_factory = _text
+    try:
+        db.execute("BEGIN")
+        db.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error as error:
+        db.close()
+        raise open_error(path, error) from error
+    return db
+
+
 class _Forks:
     """Every open database, and one fork at a time."""
 
@@ -493,6 +576,10 @@ class _Forks:
     def add(self, database: Database) -> None:
         with self._lock:
             self._open.add(database)
+
+    def holds(self, path: str) -> bool:
+        with self._lock:
+            return any(not each._closed and each._identity == Identity.of(path) for each in self._open)
 
     def before(self) -> None:
         self._lock.acquire()
@@ -516,6 +603,11 @@ _FORKS = _Forks()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.after_in_parent, after_in_child=_FORKS.after_in_child)
+
+
+def is_open_here(path: str) -> bool:
+    """Whether a saver of this process has the file open, also while it has no connection."""
+    return _FORKS.holds(path)
 
 
 @contextmanager

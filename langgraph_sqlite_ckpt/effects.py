@@ -32,6 +32,7 @@ from langgraph_sqlite_ckpt.liveness import judge, now_as_text
 from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.overview import ALL, row_limit
 from langgraph_sqlite_ckpt.tables import EffectHead, EffectResult, EffectRow, NewEffect
+from langgraph_sqlite_ckpt.upgrading import bring_up_to_date
 from langgraph_sqlite_ckpt.writing import Store
 
 R = TypeVar("R")
@@ -172,6 +173,7 @@ class Call:
     def look(self) -> bool:
         """Whether the checkpoints that it depends on are on disk."""
         spot = self.spot
+        self._use_names_of_today()
         with self._store.database.read() as db:
             namespace = spot.namespace(db)
             if namespace is None:
@@ -180,6 +182,13 @@ class Call:
         if self._found is not None:
             self.key = self._found.key  # in a copied thread, that of the first
         return True
+
+    def _use_names_of_today(self) -> None:
+        """Where nodes were renamed since the step was stored, its entry is under a task's name of then."""
+        if self._store.migrations.renames_nodes(0):
+            for checkpoint_ns, checkpoint_id in self.spot.enclosing:
+                place = Place(self.spot.thread_id, checkpoint_ns, checkpoint_id)
+                bring_up_to_date(self._store, self._serde, place)
 
     @property
     def done(self) -> EffectRow | None:

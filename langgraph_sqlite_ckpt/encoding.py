@@ -20,8 +20,16 @@ from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt.blobs import Damaged, Limits, Packed, pack, require_checksum, unpack
-from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, Place
-from langgraph_sqlite_ckpt.tables import ChannelWrite, CheckpointRow, EffectRow, MetadataRow, Version, WriteRow
+from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, InvalidRequest, Place
+from langgraph_sqlite_ckpt.tables import (
+    BlobName,
+    ChannelWrite,
+    CheckpointRow,
+    EffectRow,
+    MetadataRow,
+    Version,
+    WriteRow,
+)
 
 T = TypeVar("T")
 
@@ -146,10 +154,14 @@ class Body:
         return inline
 
     @property
-    def names(self) -> Sequence[tuple[int, str, Version]]:
+    def names(self) -> Sequence[BlobName]:
         """The blobs that may hold the other values."""
-        inline = set(self.inline)
-        return [(self.row.namespace, channel, v) for channel, v in self.versions.items() if channel not in inline]
+        inline, row = set(self.inline), self.row
+        return [
+            BlobName(row.namespace, channel, version, row.state_version)
+            for channel, version in self.versions.items()
+            if channel not in inline
+        ]
 
     def require_stored(self, found: Collection[str]) -> None:
         """Raises `DamagedError` unless the blobs that must be there are among those that were found."""
@@ -185,6 +197,8 @@ def _fields(row: CheckpointRow) -> tuple[Mapping[str, Any], Collection[str]]:
     try:
         texts = row.metadata.encode(errors="surrogateescape"), (row.beside or "").encode(errors="surrogateescape")
         require_checksum(row.checksum, texts[0], row.exact or b"", row.body, texts[1], row.rest or b"")
+        if not isinstance(row.state_version, int):
+            raise Damaged("its state version is no number")
         return own_versions(json.loads(unpack(row.body_codec, row.body_size, row.body)))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise Damaged(f"its body is no checkpoint ({error})") from error
@@ -311,6 +325,14 @@ def _json(value: Any) -> str:
 def storable_text(text: str) -> str:
     """Without half surrogate pairs, which SQLite cannot hold."""
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def as_text(name: str, value: object) -> str:
+    """Any object with a sensible `str()`, which SQLite can hold."""
+    text = str(value)
+    if "\0" in text or storable_text(text) != text:
+        raise InvalidRequest(f"{name} contains a NUL character or half a surrogate pair: {text!r:.80}")
+    return text
 
 
 def _storable(serde: SerializerProtocol, place: Place, value: Any) -> Any:

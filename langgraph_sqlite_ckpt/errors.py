@@ -9,10 +9,14 @@
     ├── EncodeError              a value cannot be stored: names thread, channel and type
     ├── DecodeError              a stored value cannot be rebuilt: names thread, channel and type
     ├── DamagedError             stored bytes are not what was written
+    ├── MigrationError           a migration could not bring a state up to date: names thread, checkpoint and function
+    ├── NewerStateError          a state has been through more migrations than this program has
     ├── ThreadBusy               somebody else has a claim on the thread
     │   └── EffectRunning        an effect of `once` is being called right now
     ├── EffectInDoubt            an effect of `once` was begun, and nobody knows whether it happened
     ├── EffectNotDone            raise it in an effect of `once`: surely nothing happened
+    ├── PortableFileError        a file to load is no whole export of a thread
+    ├── CopyError                a thread cannot be copied to another saver: names the place
     └── StorageError             SQLite could not do it; its own error is the cause
         ├── BusyError            another connection held the write lock too long
         ├── ReadOnlyError        the file, its folder or this saver is read-only
@@ -100,6 +104,17 @@ class DamagedError(_Placed):
         return f"damaged row ({self.place}): {self.cause}. Restore the file from a backup; other rows still read"
 
 
+class MigrationError(_Placed):
+    """A migration failed on a stored state, or returned something else than one. What is stored is untouched."""
+
+    def __str__(self) -> str:
+        return f"cannot bring a state up to date ({self.place}): {self.cause}"
+
+
+class NewerStateError(CheckpointError):
+    """A newer program, with a longer list of migrations, wrote the state. It is left as it is."""
+
+
 class ThreadBusy(CheckpointError):
     """Somebody else runs this thread under a claim (or took over what this saver had claimed)."""
 
@@ -135,6 +150,17 @@ class EffectNotDone(CheckpointError):
     """For you to raise in an effect of `once`, where surely nothing happened: it may then be called again."""
 
 
+class CopyError(_Placed):
+    """One of two savers refused while a thread was copied. What was copied before it stays: start again, it goes on."""
+
+    def __str__(self) -> str:
+        return f"cannot copy ({self.place}): {self.cause}"
+
+
+class PortableFileError(CheckpointError):
+    """A file that was to be loaded is no whole export of a thread. Nothing of it was stored."""
+
+
 class StorageError(CheckpointError):
     """SQLite could not do it (its own error is `__cause__`). The transaction was rolled back."""
 
@@ -148,10 +174,13 @@ class ReadOnlyError(StorageError):
 
 
 class DiskFullError(StorageError):
-    """The disk, the quota or the file-size limit is full. The thread can be resumed once there is space."""
+    """No space left on the disk. The thread can be resumed once there is some.
+
+    (To SQLite a quota or a limit on file sizes looks like a disk that failed: a plain `StorageError`, as resumable.)
+    """
 
 
-_BUSY, _LOCKED, _READONLY, _FULL = 5, 6, 8, 13
+_BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _PROTOCOL = 5, 6, 8, 10, 13, 15
 
 _KINDS: dict[int, tuple[type[StorageError], str]] = {
     _BUSY: (
@@ -165,14 +194,18 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
         ReadOnlyError,
         "the file or its folder is read-only: fix its permissions, or open it with read_only=True",
     ),
-    _FULL: (DiskFullError, "no space left for it (disk, quota or file-size limit): free some and resume the thread"),
+    _IOERR: (
+        StorageError,
+        "the disk failed, or a quota or file-size limit was reached: see the system's log, and resume the thread then",
+    ),
+    _FULL: (DiskFullError, "no space left for it: free some and resume the thread"),
 }
-_KINDS[_LOCKED] = _KINDS[_BUSY]
+_KINDS[_LOCKED] = _KINDS[_PROTOCOL] = _KINDS[_BUSY]  # the last: so many come and go that the -wal's locks could not be had
 
 
-def is_busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else holds the lock; on Python 3.10, which does not tell, whether that may be."""
-    return getattr(error, "sqlite_errorcode", _BUSY) & 0xFF in (_BUSY, _LOCKED)
+def is_busy(error: sqlite3.Error, *, unsure: bool = True) -> bool:
+    """Whether somebody else holds the lock; on Python 3.10, which does not tell, `unsure`."""
+    return getattr(error, "sqlite_errorcode", _BUSY if unsure else 0) & 0xFF in (_BUSY, _LOCKED, _PROTOCOL)
 
 
 def storage_error(path: str, error: sqlite3.Error) -> StorageError:

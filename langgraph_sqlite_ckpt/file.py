@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shlex
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from langgraph_sqlite_ckpt.errors import ForeignFileError, InvalidRequest, NewerFileError, OpenError, storage_error
+from langgraph_sqlite_ckpt.errors import (
+    BusyError,
+    ForeignFileError,
+    InvalidRequest,
+    NewerFileError,
+    OpenError,
+    storage_error,
+)
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS
 
 MEMORY = ":memory:"
+_LOCKS = 0x40000000  # where in a file SQLite's connections lock bytes, and how many
+_LOCK_BYTES = 512
+
+
+class Identity(NamedTuple):
+    """Which file a path stands for."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str) -> Identity:
+        status = os.stat(path)  # noqa: PTH116  # at every use: a Path would double what it costs
+        return cls(status.st_dev, status.st_ino)
+
+
+def identify(path: str) -> Identity:
+    try:
+        return Identity.of(path)
+    except FileNotFoundError as error:
+        raise OpenError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise OpenError(f"{path}: cannot be opened: {error.strerror or error}") from error
+
+
+def require_same(path: str, known: Identity) -> None:
+    try:
+        same = Identity.of(path) == known
+    except OSError as error:
+        raise OpenError(
+            f"{path}: gone while this saver had it open ({error.strerror}). Put it back or make a new saver"
+        ) from error
+    if not same:
+        raise OpenError(f"{path}: another file has taken its place since this saver opened it. Make a new saver")
+
+
+def require_unlocked(path: str) -> None:
+    """By the locks that SQLite's connections hold: for a file so damaged that SQLite itself cannot tell."""
+    with Path(path).open("r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCK_BYTES, _LOCKS)
+        except OSError as error:
+            raise BusyError(f"{path}: somebody has it open; close all savers and programs that use it first") from error
 
 
 def make_file(path: str) -> None:
@@ -27,6 +79,15 @@ def make_file(path: str) -> None:
         pass
     except OSError as error:
         raise OpenError(f"{path}: cannot be made: {error.strerror or error}") from error
+
+
+def uri_of(path: str, *, read_only: bool = False) -> str:
+    uri = Path(path).absolute().as_uri()
+    if not read_only:
+        return uri + "?mode=rw"
+    if not Path(path + "-wal").exists() and not os.access(Path(path).absolute().parent, os.W_OK):
+        return uri + "?immutable=1"  # nobody can be writing there, and SQLite could not make its -shm
+    return uri + "?mode=ro"
 
 
 def is_empty(path: str) -> bool:
@@ -53,8 +114,8 @@ def steps_done(db: sqlite3.Connection, path: str) -> int:
         return 0
     if {"checkpoints", "writes"} <= tables:
         raise ForeignFileError(
-            f"{path}: a file of langgraph-checkpoint-sqlite, left as it is. Name a new file here; threads move with "
-            "that package's saver as source: read its list(None) oldest first and put what it gives"
+            f"{path}: a file of langgraph-checkpoint-sqlite, left as it is. Move its threads into a new file: "
+            f"langgraph-sqlite-ckpt import {shlex.quote(path)} agent.db (or langgraph_sqlite_ckpt.import_file)"
         )
     raise ForeignFileError(f"{path}: somebody else's SQLite file, left as it is. Name another one")
 
@@ -63,7 +124,7 @@ def open_error(path: str, error: sqlite3.Error) -> Exception:
     """Why SQLite could not open it, from what can be seen of the path."""
     target = Path(path)
     if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-        if _starts_like_sqlite(target):
+        if starts_like_sqlite(target):
             return OpenError(f"{path}: damaged ({error}), left as it is. Restore it from a backup")
         return ForeignFileError(f"{path}: not an SQLite file ({error}), left as it is. Name another one")
     if not target.exists():
@@ -75,7 +136,16 @@ def open_error(path: str, error: sqlite3.Error) -> Exception:
     return storage_error(path, error)
 
 
-def _starts_like_sqlite(path: Path) -> bool:
+def is_wal(path: str) -> bool:
+    """Whether the header says so: the read version is 2."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(20)[19:] == b"\2"
+    except OSError:
+        return False
+
+
+def starts_like_sqlite(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(16) == b"SQLite format 3\0"

@@ -8,9 +8,7 @@ then items are decoded and given out one by one.
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +16,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.database import Read
 from langgraph_sqlite_ckpt.encoding import decode_metadata, storable_text
-from langgraph_sqlite_ckpt.reading import Page, fetch_page
-
-Read = Callable[[], AbstractContextManager[sqlite3.Connection]]
-"""Begins one consistent view of the file."""
+from langgraph_sqlite_ckpt.reading import Asked, Page, fetch_page
 
 _FIRST_PAGE, _LARGEST_PAGE, _METADATA_PAGE = 8, 128, 1000
 _HEAVY = 4 * 1024 * 1024  # bytes of stored values in a page, after which the next ones are shorter
@@ -64,21 +60,21 @@ class Where:
         return "WHERE " + " AND ".join((*self.conditions, "c.hidden = 0"))
 
 
-def tuples(read: Read, serde: SerializerProtocol, query: Query) -> Iterator[CheckpointTuple]:
+def tuples(read: Read, serde: SerializerProtocol, query: Query, asked: Asked) -> Iterator[CheckpointTuple]:
     """Decodes an item when it is asked for; a damaged one raises when it is reached."""
-    for page in _pages(read, serde, query):
+    for page in _pages(read, serde, query, asked):
         for fetched in page.fetched:
-            yield fetched.decoded(serde, page.chain)
+            yield fetched.decoded(serde, page.chain, asked.migrations)
 
 
-def _pages(read: Read, serde: SerializerProtocol, query: Query) -> Iterator[Page]:
+def _pages(read: Read, serde: SerializerProtocol, query: Query, asked: Asked) -> Iterator[Page]:
     left, size = query.limit, _FIRST_PAGE
     where = _where(read, query)
     matching = _matching(read, serde, query.filter, where) if query.filter else None
     last: int | None = None
     while left is None or left > 0:
         wanted = size if left is None else min(size, left)
-        page = _page(read, where, last, wanted) if matching is None else _chosen(read, matching, wanted)
+        page = _page(read, where, last, wanted, asked) if matching is None else _chosen(read, matching, wanted, asked)
         if page is None:
             return
         yield page
@@ -88,22 +84,22 @@ def _pages(read: Read, serde: SerializerProtocol, query: Query) -> Iterator[Page
         size = min(size * 2, _LARGEST_PAGE) if page.chain.stored < _HEAVY else max(1, size // 4)
 
 
-def _page(read: Read, where: Where, last: int | None, limit: int) -> Page | None:
+def _page(read: Read, where: Where, last: int | None, limit: int, asked: Asked) -> Page | None:
     if last is not None:
         where = where.also("c.seq < ?", last)
     with read() as db:
         rows = tables.select_checkpoints(db, where.sql, where.parameters, limit)
-        return fetch_page(db, rows) if rows else None
+        return fetch_page(db, rows, asked) if rows else None
 
 
-def _chosen(read: Read, matching: Iterator[int], limit: int) -> Page | None:
+def _chosen(read: Read, matching: Iterator[int], limit: int, asked: Asked) -> Page | None:
     """The next checkpoints that passed the filter; one deleted in between is simply not there any more."""
     seqs = [seq for _, seq in zip(range(limit), matching, strict=False)]
     if not seqs:
         return None
     chosen = Where().also("c.seq IN (SELECT value FROM json_each(?))", json.dumps(seqs))
     with read() as db:
-        return fetch_page(db, tables.select_checkpoints(db, chosen.sql, chosen.parameters, limit))
+        return fetch_page(db, tables.select_checkpoints(db, chosen.sql, chosen.parameters, limit), asked)
 
 
 def _matching(read: Read, serde: SerializerProtocol, wanted: Mapping[str, Any], where: Where) -> Iterator[int]:

@@ -7,7 +7,7 @@ judges the owners that have not signed off:
 |---|---|
 | this host, this boot, this process-id space | the kernel: is there a process of that id that started at that moment? |
 | this host, another boot | gone: the machine was started anew |
-| elsewhere (another host, another container) | by its heartbeat: gone after `SILENCE` seconds without one |
+| elsewhere (another host or container), or hidden | by its heartbeat: gone after `SILENCE` seconds without one |
 
 Rejected: a lock file beside each saver. It tells the same, leaves litter, and fails between containers, too.
 """
@@ -40,7 +40,7 @@ class Process(NamedTuple):
 
 def this_process() -> Process:
     pid = os.getpid()
-    return Process(socket.gethostname(), _boot(), _space(), pid, _start_of(pid))
+    return Process(socket.gethostname(), _boot(), _space(), pid, _start_of(pid) or "")
 
 
 @lru_cache(maxsize=1)
@@ -56,43 +56,50 @@ def _space() -> str:
         return ""
 
 
-def _start_of(pid: int) -> str:
-    """In ticks since boot: process ids are used again, this pair is not. Empty: there is no such process.
+def _start_of(pid: int) -> str | None:
+    """In ticks since boot: process ids are used again, this pair is not. Empty: there is no such process. None: who knows.
 
-    One that has ended and waits for its parent to notice (a zombie) is none.
+    One that has ended and waits for its parent to notice (a zombie) is none. Some systems have no /proc (macOS), or hide
+    there what belongs to others.
     """
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()  # the name, in brackets, may hold anything
-    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
+    if len(fields) <= 19:
+        return None if _may_exist(pid) else ""
+    return fields[19] if fields[0] not in "ZX" else ""
 
 
 def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (OSError, ValueError):  # a damaged row can name any path
         return ""
 
 
 def judge(db: sqlite3.Connection) -> Judged:
     """Every owner that has not signed off, alive or gone."""
-    here, now = this_process(), datetime.now(timezone.utc)
-    verdicts = [(owner.id, is_gone(owner, here, now)) for owner in tables.open_owners(db)]
+    here = this_process()
+    verdicts = [(owner.id, is_gone(owner, here)) for owner in tables.open_owners(db)]
     return Judged([id_ for id_, gone in verdicts if not gone], [id_ for id_, gone in verdicts if gone])
 
 
-def end_gone_owners(db: sqlite3.Connection) -> None:
+def end_gone_owners(db: sqlite3.Connection) -> Judged:
     """So that the views say it, too."""
-    tables.end_owners(db, judge(db).gone, "gone", now_as_text())
+    judged = judge(db)
+    tables.end_owners(db, judged.gone, "gone", now_as_text())
+    return judged
 
 
-def is_gone(owner: OwnerRow, here: Process, now: datetime) -> bool:
+def is_gone(owner: OwnerRow, here: Process) -> bool:
     """Whether the process of an owner that has not signed off is no more."""
-    if owner.host == here.host and owner.boot != here.boot:
-        return True
-    if owner.host == here.host and owner.boot and owner.space == here.space:
-        return _start_of(owner.pid) != owner.started
-    if owner.host == here.host and not owner.boot and not _may_exist(owner.pid):
-        return True  # no /proc here (macOS): a process id that is in use may be somebody else's by now
-    return now - datetime.fromisoformat(owner.beat_at) > timedelta(seconds=SILENCE)
+    if owner.host == here.host:
+        if owner.boot and here.boot and owner.boot != here.boot:  # a sandbox may hide it from either
+            return True
+        started = _start_of(owner.pid) if owner.space == here.space else None
+        if started == "":
+            return True
+        if started is not None and owner.started:
+            return started != owner.started
+    return str(owner.beat_at) < now_as_text(-SILENCE)
 
 
 def _may_exist(pid: int) -> bool:
@@ -102,10 +109,11 @@ def _may_exist(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except (OSError, OverflowError, TypeError):  # somebody else's; or a damaged row, which says nothing
         return True
     return True
 
 
-def now_as_text() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+def now_as_text(seconds: float = 0) -> str:
+    """Now, or so many seconds after: text order is time order."""
+    return (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat(timespec="microseconds")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from langgraph_sqlite_ckpt import tables
-from langgraph_sqlite_ckpt.errors import InvalidRequest
+from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest, Place
 from langgraph_sqlite_ckpt.tables import Judged, OverviewRow
 
 Status = Literal["completed", "interrupted", "failed", "running", "stopped", "crashed", "abandoned"]
@@ -66,6 +66,11 @@ class Stats(NamedTuple):
     checkpoints: int
     threads_by_size: Sequence[Size]
     channels_by_size: Sequence[Size]
+    wal_pinned: bool | None
+    """Whether a reader (a backup, a database browser) keeps the -wal from being copied back, so that it grows.
+
+    None: a saver with `read_only=True` cannot tell.
+    """
 
 
 def threads(
@@ -117,7 +122,7 @@ def _number_of(db: sqlite3.Connection, after: Thread | str | None) -> int:
     return number
 
 
-def stats(db: sqlite3.Connection, path: str, top: int) -> Stats:
+def stats(db: sqlite3.Connection, path: str, top: int, wal: tables.WalFrames | None) -> Stats:
     pages = tables.page_counts(db)
     return Stats(
         file_bytes=pages.pages * pages.page_size,
@@ -127,6 +132,7 @@ def stats(db: sqlite3.Connection, path: str, top: int) -> Stats:
         checkpoints=tables.count_checkpoints(db),
         threads_by_size=[Size(*row) for row in tables.sizes_by_thread(db, top)],
         channels_by_size=[Size(*row) for row in tables.sizes_by_channel(db, top)],
+        wal_pinned=None if wal is None else wal.copied < wal.all,
     )
 
 
@@ -146,8 +152,12 @@ def as_text(moment: datetime | None) -> str | None:
 
 def _typed(row: OverviewRow) -> tuple[Any, ...]:
     """What `Thread` and `Run` say, in their order."""
-    moments = [datetime.fromisoformat(moment) for moment in (row.created_at, row.updated_at)]
-    return (row.thread_id, row.status, tuple(json.loads(row.next)), row.step, row.run_id, *moments, *row[-2:])
+    try:
+        moments = [datetime.fromisoformat(moment) for moment in (row.created_at, row.updated_at)]
+        due = tuple(json.loads(row.next))
+    except (TypeError, ValueError) as error:
+        raise DamagedError(Place(row.thread_id), f"a time, or what is next, is none ({error})") from error
+    return (row.thread_id, row.status, due, row.step, row.run_id, *moments, *row[-2:])
 
 
 def _known(status: str | None) -> str | None:

@@ -19,12 +19,13 @@ from langchain_core.runnables.config import merge_configs
 from langgraph_sqlite_ckpt import overview, tables
 from langgraph_sqlite_ckpt.claims import Claim, require_timeout
 from langgraph_sqlite_ckpt.custody import custody_of
+from langgraph_sqlite_ckpt.encoding import as_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, ThreadBusy
 from langgraph_sqlite_ckpt.liveness import end_gone_owners, judge
 from langgraph_sqlite_ckpt.operations import Statement
 from langgraph_sqlite_ckpt.overview import Thread
 from langgraph_sqlite_ckpt.tables import Custody
-from langgraph_sqlite_ckpt.upkeep import Progress
+from langgraph_sqlite_ckpt.wholefile import Progress
 
 if TYPE_CHECKING:
     from langgraph_sqlite_ckpt.saver import Shared
@@ -58,10 +59,10 @@ class Recovering:
     def claim(self, thread_id: object, *, timeout: float = 0.0) -> Claim:
         """`with saver.claim(thread_id):` (or `async with`): this saver alone runs the thread, until the end of the block.
 
-        Meanwhile any other claim, and any write to the thread by other savers, raises `ThreadBusy`. Look at the state
-        inside the block: whoever had the claim before may have answered the interrupt, or ended the run. A claim dies with
-        its process; one on another machine or in another container, which nobody can look at, 60 seconds after its last
-        heartbeat. Not reentrant.
+        Meanwhile any other claim, and any `put` or `put_writes` to the thread by other savers, raises `ThreadBusy`;
+        deleting or pruning it does not ask. Look at the state inside the block: whoever had the claim before may have
+        answered the interrupt, or ended the run. A claim dies with its process; one on another machine or in another
+        container, which nobody can look at, 60 seconds after its last heartbeat. Not reentrant.
 
         Args:
             thread_id: It need not exist yet.
@@ -71,7 +72,10 @@ class Recovering:
             ThreadBusy: Somebody else has it, another task or thread of this process included.
         """
         shared = self._shared
-        return Claim(shared.writer, shared.courier, shared.owner, str(thread_id), timeout=require_timeout(timeout))
+        if thread_id is None:
+            raise InvalidRequest("claim needs a thread_id, as the config of the run has it")
+        text = as_text("thread_id", thread_id)
+        return Claim(shared.writer, shared.courier, shared.owner, text, timeout=require_timeout(timeout))
 
     def recover(
         self,
@@ -90,11 +94,12 @@ class Recovering:
         alone, also those at a breakpoint (`interrupt_before`, `interrupt_after`) of the graph.
 
         Args:
-            graph: Compiled with this saver. A run is taken for its own if all that is due next are nodes of it.
+            graph: Compiled with this saver. A run is taken for its own if all that is due next are nodes of it. One
+                that stands at its very input (in the functional API: each) names no node, and is taken by any graph.
             max_attempts: A run that was resumed so often and got not one write further is "abandoned".
             statuses: "crashed" (default: the process is gone), "stopped" (the saver was closed in mid-run: name it where a
                 service shuts down in good order), "failed" (an error stands), "abandoned" (with a larger `max_attempts`).
-            only: Whether to take a thread: for files with several graphs whose nodes have the same names.
+            only: Whether to take a thread: for files with several graphs that cannot be told apart in this way.
             config: Merged into the config of each run.
             progress: Called with the number of runs that are done and of those to do.
             options: For `graph.invoke`: `context=`, `durability=`, ...
@@ -199,8 +204,8 @@ class Recovery:
 
     def _one(self, thread: Thread) -> Recovered | None:
         """None: somebody else has it, or it has gone on."""
-        if self._waits_at_a_breakpoint(thread):
-            return self._told(Recovered(thread.thread_id, thread.run_id, "interrupted", 0))
+        if (left_alone := self._left_alone(thread)) is not None:
+            return self._told(left_alone)
         try:
             with self._claim(thread) as claim:
                 return self._told(self._resumed(thread, claim.attempts))
@@ -211,8 +216,8 @@ class Recovery:
             return None
 
     async def _aone(self, thread: Thread) -> Recovered | None:
-        if await self.shared.courier.look_after(lambda: self._waits_at_a_breakpoint(thread)):
-            return self._told(Recovered(thread.thread_id, thread.run_id, "interrupted", 0))
+        if (left_alone := await self.shared.courier.look_after(lambda: self._left_alone(thread))) is not None:
+            return self._told(left_alone)
         try:
             async with self._claim(thread) as claim:
                 return self._told(await self._aresumed(thread, claim.attempts))
@@ -223,6 +228,8 @@ class Recovery:
             return None
 
     def _resumed(self, thread: Thread, attempts: int) -> Recovered:
+        if (left_alone := self._left_alone(thread)) is not None:  # somebody may have gone on, up to there
+            return left_alone
         config = self._config(thread)
         try:
             values = self.graph.invoke(None, config, **self.options)
@@ -232,6 +239,8 @@ class Recovery:
         return Recovered(thread.thread_id, thread.run_id, "interrupted" if due else "completed", attempts, values)
 
     async def _aresumed(self, thread: Thread, attempts: int) -> Recovered:
+        if (left_alone := await self.shared.courier.look_after(lambda: self._left_alone(thread))) is not None:
+            return left_alone
         config = self._config(thread)
         try:
             values = await self.graph.ainvoke(None, config, **self.options)
@@ -243,14 +252,23 @@ class Recovery:
     def _config(self, thread: Thread) -> RunnableConfig:
         return merge_configs(self.config, {"configurable": {"thread_id": thread.thread_id}})
 
-    def _waits_at_a_breakpoint(self, thread: Thread) -> bool:
+    def _left_alone(self, thread: Thread) -> Recovered | None:
+        """A run at a breakpoint, or one whose state cannot be read: it must not keep the others from going on."""
+        try:
+            waits = self._waits_at_a_breakpoint(self._config(thread))
+        except Exception as error:
+            return Recovered(thread.thread_id, thread.run_id, "failed", 0, error=error)
+        return Recovered(thread.thread_id, thread.run_id, "interrupted", 0) if waits else None
+
+    def _waits_at_a_breakpoint(self, config: RunnableConfig) -> bool:
         """LangGraph stores nothing there. Going on would be to approve what a person was to see."""
         before, after = self.graph.interrupt_before_nodes, self.graph.interrupt_after_nodes
-        if _meets(thread.next, before):
-            return True
-        if not after:
+        if not before and not after:
             return False
-        parent = self.graph.get_state(self._config(thread)).parent_config
+        state = self.graph.get_state(config)
+        if _meets(state.next, before):
+            return True
+        parent = state.parent_config if after else None
         return parent is not None and _meets(self.graph.get_state(parent).next, after)
 
     def _told(self, recovered: Recovered) -> Recovered:
@@ -273,8 +291,7 @@ class Recovery:
             ThreadBusy: It is not unfinished any more.
             _TooManyAttempts: It is, and was resumed in vain too often.
         """
-        end_gone_owners(db)
-        if tables.status_of(db, thread_id) not in self.statuses:
+        if tables.status_of(db, end_gone_owners(db), thread_id) not in self.statuses:
             raise ThreadBusy(f"thread {thread_id!r} has gone on")
         custody, mark = custody_of(db, thread_id), tables.progress_of(db, thread_id)
         attempts = custody.attempts if custody.mark == mark else 0
@@ -298,4 +315,6 @@ class _TooManyAttempts(Exception):
 
 
 def _meets(nodes: Sequence[str], breakpoints: Any) -> bool:
-    return bool(nodes) and (breakpoints == "*" or not set(nodes).isdisjoint(breakpoints))
+    """LangGraph never stops at the input."""
+    stops = set(nodes) - {"__start__"}
+    return bool(stops) and (breakpoints == "*" or not stops.isdisjoint(breakpoints))

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 
 from langgraph_sqlite_ckpt import history, tables
-from langgraph_sqlite_ckpt.blobs import Chain, Limits, Packed, pack, pack_against
+from langgraph_sqlite_ckpt.blobs import Chain, Limits, Named, Packed, pack, pack_against
 from langgraph_sqlite_ckpt.encoding import Body, opened, readable_metadata
 from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest, Place
 from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, CheckpointRow, NewBlob
@@ -131,6 +131,11 @@ def _belongs_elsewhere(db: sqlite3.Connection, namespace: int, kept_roots: Colle
     return isinstance(root, str) and root not in kept_roots and root < max(kept_roots, default="")
 
 
+def drop_unmeant(db: sqlite3.Connection, namespace: int) -> None:
+    """The values that no checkpoint of the namespace means; what others were compressed against stays as long."""
+    _drop_unmeant_blobs(db, None, namespace, _rows(db, namespace, tables.ids_with_hidden(db, namespace)))
+
+
 def delete_for_runs(db: sqlite3.Connection, limits: Limits, run_ids: Collection[str]) -> None:
     """All checkpoints of these runs, but for what a DeltaChannel of another run still needs."""
     for namespace in tables.namespaces_of_runs(db, list(run_ids)):
@@ -174,7 +179,7 @@ def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
     valued = {blob.channel for blob in tables.blobs_named(db, body.names) if blob.type != NO_VALUE}
     stored = valued | set(body.inline)
     channels = [channel for channel in counted if channel in body.versions and channel not in stored]
-    return set(history.walk(db, row.namespace, row.checkpoint_id, channels).ancestors) if channels else set()
+    return set(history.walk(db, row.namespace, row.checkpoint_id, channels).ids) if channels else set()
 
 
 # --- blobs ---
@@ -183,9 +188,10 @@ def _delta_ancestors(db: sqlite3.Connection, row: CheckpointRow) -> set[str]:
 def _drop_unmeant_blobs(
     db: sqlite3.Connection, limits: Limits | None, namespace: int, kept: Iterable[CheckpointRow]
 ) -> None:
-    meant = {name for row in kept for name in Body.of(row).names}
     blobs = tables.blobs_of(db, namespace)
-    gone = {blob.id for blob in blobs if (namespace, blob.channel, blob.version) not in meant}
+    named = Named(blobs)
+    meant = {blob.id for row in kept for name in Body.of(row).names if (blob := named.get(name)) is not None}
+    gone = {blob.id for blob in blobs} - meant
     if limits is None:
         tables.release_blobs(db, namespace, gone)
         return
@@ -219,7 +225,17 @@ def _repack(db: sqlite3.Connection, blob: BlobHead, packed: Packed, base: int | 
     tables.repack_blob(
         db,
         blob.id,
-        NewBlob(blob.channel, blob.version, blob.type, packed.codec, base, blob.position, *packed[1:3], packed.data),
+        NewBlob(
+            blob.channel,
+            blob.version,
+            blob.state_version,
+            blob.type,
+            packed.codec,
+            base,
+            blob.position,
+            *packed[1:3],
+            packed.data,
+        ),
     )
 
 

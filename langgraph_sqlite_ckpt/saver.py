@@ -9,9 +9,12 @@ import math
 import os
 import random
 import sqlite3
+import time
+import warnings
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -23,25 +26,29 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
-from langgraph_sqlite_ckpt import history, listing, retention
+from langgraph_sqlite_ckpt import history, listing, retention, tables
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
 from langgraph_sqlite_ckpt.blobs import Limits, Recent
 from langgraph_sqlite_ckpt.buffer import Buffer
+from langgraph_sqlite_ckpt.confidential import merged_metadata
 from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
-from langgraph_sqlite_ckpt.database import Database, Synchronous
-from langgraph_sqlite_ckpt.encoding import storable_text
+from langgraph_sqlite_ckpt.database import Database, JournalMode, Synchronous
+from langgraph_sqlite_ckpt.encoding import as_text as _text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
 from langgraph_sqlite_ckpt.flush import Flush
+from langgraph_sqlite_ckpt.migrations import Migration, Migrations
+from langgraph_sqlite_ckpt.mounts import shared_file_system
 from langgraph_sqlite_ckpt.once import Once
 from langgraph_sqlite_ckpt.operations import Operation, Statement, Writer
-from langgraph_sqlite_ckpt.reading import configuration, decode_one, fetch_one
+from langgraph_sqlite_ckpt.reading import Asked, configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.recovery import Recovering
+from langgraph_sqlite_ckpt.renaming import stored_name
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
+from langgraph_sqlite_ckpt.upgrading import UpToDate
 from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
 from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
 
@@ -68,9 +75,23 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         flush: How often to write to the file, and so what a crash can lose (`Flush`). Default: each `put` at once.
         keep_last: Keep no more than the last so many checkpoints of each thread: older ones go with each put, and what the
             DeltaChannels of these need of them is hidden. Default: keep all.
+        migrations: Functions from the values of a state's channels (a dict) to those of its next version, oldest first;
+            append to the list, never edit it. `rename_channel` and `rename_node` make such entries too. States are brought
+            up to date when they are read, and stored so with the next write; `migrate_all` rewrites the rest. See
+            `migrations.py` for what a function sees.
+        journal_mode: "wal" (default). "delete", for a file system without shared memory (over a network, or FUSE, whose
+            locks must work all the same): readers and writers wait for each other, and a commit takes longer. All savers on
+            one file need the same.
+        keep_secrets: Store them. By default entries of `configurable` that are named like secrets (`*api_key*`, `*token*`,
+            `*secret*`, `*password*`, `authorization`) stay out of the metadata, into which LangGraph copies all scalars of
+            `configurable`. What you put under `config["metadata"]` yourself, or into the state, is stored always.
+
+    Warns:
+        UserWarning: The file is on a network or FUSE file system, where WAL mode can lose data.
 
     Raises:
         OpenError: The path cannot be opened (`ForeignFileError`, `NewerFileError`: it is not ours to open).
+        NewerStateError: States in the file have been through more migrations than these.
         InvalidRequest: An argument makes no sense.
     """
 
@@ -85,23 +106,36 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         read_only: bool = False,
         keep_last: int | None = None,
         flush: Flush | None = None,
+        migrations: Sequence[Migration] = (),
+        journal_mode: JournalMode = "wal",
+        keep_secrets: bool = False,
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
             raise InvalidRequest("allowed_types= is for the default serializer; a serde= of your own decides for itself")
         if synchronous not in ("full", "normal"):
             raise InvalidRequest(f'synchronous is "full" or "normal", not {synchronous!r}')
+        if journal_mode not in ("wal", "delete"):
+            raise InvalidRequest(f'journal_mode is "wal" or "delete", not {journal_mode!r}')
         if not isinstance(busy_timeout, (int, float)) or isinstance(busy_timeout, bool) or not busy_timeout >= 0:
             raise InvalidRequest(f"busy_timeout is a number of seconds, not {busy_timeout!r}")
         require_keep_last(keep_last)
         if flush is not None and not isinstance(flush, Flush):
             raise InvalidRequest(f"flush is a Flush(steps=..., seconds=..., nodes=...), not {flush!r:.80}")
         super().__init__(serde=serde or SafeSerializer(allowed))
-        self._shared = Shared(
-            Database(normalise_path(path), synchronous=synchronous, busy_timeout=busy_timeout, read_only=read_only),
-            keep_last,
-            flush,
+        self._keep_secrets = keep_secrets
+        steps, where = Migrations(migrations), normalise_path(path)
+        database = Database(
+            where,
+            synchronous=synchronous,
+            busy_timeout=busy_timeout,
+            read_only=read_only,
+            journal_mode=journal_mode,
+            accept=lambda db: steps.require_known(tables.newest_state_version(db), where),
         )
+        self._shared = Shared(database, keep_last, flush, steps)
+        if journal_mode == "wal":
+            _warn_of_shared_file_system(database.path)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> SqliteSaver:
@@ -170,12 +204,21 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
 
         Raises:
             DecodeError, DamagedError: The checkpoint cannot be rebuilt; the message names the place.
+            MigrationError, NewerStateError: Its state cannot be brought to the version of `migrations`.
         """
         place, checkpoint_id = _address(config)
-        recent = self._shared.store.recent
+        recent, (stored, asked) = self._shared.store.recent, self._asked(place)
         with self._shared.read(place.thread_id) as db:
-            one = fetch_one(db, recent, place.thread_id, place.checkpoint_ns, checkpoint_id)
-        return None if one is None else decode_one(self.serde, recent, one)
+            one = fetch_one(db, recent, stored, checkpoint_id, asked)
+        return None if one is None else decode_one(self.serde, recent, one, asked.migrations)
+
+    def _asked(self, place: Place) -> tuple[Place, Asked]:
+        """The place as the file has it, where the node that its namespace is named after was renamed since."""
+        migrations = self._shared.store.migrations
+        self._shared.flush(place.thread_id)
+        name = stored_name(self._shared.database, self.serde, migrations, place)
+        known_as = None if name == place.checkpoint_ns else place.checkpoint_ns
+        return place._replace(checkpoint_ns=name), Asked(migrations, known_as)
 
     def list(
         self,
@@ -201,8 +244,15 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         _require_limit(limit)
         if not isinstance(filter, (Mapping, type(None))):
             raise InvalidRequest(f"filter is a mapping of metadata keys to values, not {filter!r:.80}")
-        query = listing.Query(*_scope(config), filter=filter, before=_before(before), limit=limit)
-        return listing.tuples(partial(self._shared.read, query.thread_id), self.serde, query)
+        thread_id, checkpoint_ns, checkpoint_id = _scope(config)
+        asked, bound = Asked(self._shared.store.migrations), _before(before)
+        if thread_id is not None and checkpoint_ns:
+            stored, asked = self._asked(Place(thread_id, checkpoint_ns))
+            if bound is not None and bound.checkpoint_ns == checkpoint_ns:
+                bound = replace(bound, checkpoint_ns=stored.checkpoint_ns)
+            checkpoint_ns = stored.checkpoint_ns
+        query = listing.Query(thread_id, checkpoint_ns, checkpoint_id, filter, bound, limit)
+        return listing.tuples(partial(self._shared.read, thread_id), self.serde, query, asked)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -213,9 +263,12 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             return {}
         for channel in channels:
             _channel(channel)
+        recent, (at, asked) = self._shared.store.recent, self._asked(place)
         with self._shared.read(place.thread_id) as db:
-            stored = history.fetch(db, place.thread_id, place.checkpoint_ns, checkpoint_id, channels)
-        return history.empty(channels) if stored is None else history.decode(self.serde, stored)
+            stored = history.fetch(db, recent, at, checkpoint_id, channels, asked.migrations)
+        if stored is None:
+            return history.empty(channels)
+        return history.decode(self.serde, recent, stored, asked.migrations)
 
     # --- writing ---
 
@@ -303,11 +356,14 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         place = place._replace(checkpoint_id=checkpoint_id)
         if not isinstance(metadata, Mapping):
             raise InvalidRequest(f"metadata is a mapping, {{}} for none, not {metadata!r:.80}")
-        merged = get_checkpoint_metadata(config, metadata)
+        merged = merged_metadata(config, metadata, keep_secrets=self._keep_secrets)
         taken = checkpoint.copy()
         taken["channel_values"] = {name: _still(value) for name, value in checkpoint["channel_values"].items()}
         operation = PutCheckpoint(self._shared.store, self.serde, place, parent_id, taken, merged, dict(new_versions))
-        return operation, configuration(place, checkpoint_id)
+        return self._up_to_date(operation), configuration(place, checkpoint_id)
+
+    def _up_to_date(self, write: PutCheckpoint | PutWrites) -> Operation[None]:
+        return write if write.is_settled else UpToDate(write)
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -317,7 +373,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             raise InvalidRequest("put_writes needs a checkpoint_id in config['configurable']")
         for channel, _ in writes:
             _channel(channel)
-        return PutWrites(
+        write = PutWrites(
             self._shared.store,
             self.serde,
             place._replace(checkpoint_id=checkpoint_id),
@@ -326,6 +382,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             _text("task id", task_id),
             _text("task path", task_path),
         )
+        return self._up_to_date(write)
 
     def _delete_thread(self, thread_id: str) -> Operation[None]:
         text = _thread_id(thread_id)
@@ -353,11 +410,12 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
 class Shared:
     """All of a saver but its serde: what its copies have in common."""
 
-    def __init__(self, database: Database, keep_last: int | None, flush: Flush | None) -> None:
+    def __init__(self, database: Database, keep_last: int | None, flush: Flush | None, migrations: Migrations) -> None:
         self.database = database
         self._keep_last = keep_last
         # A private memory ends with its process anyway, and its readers would wait for a flush under way.
         self._policy = flush if database.path != MEMORY and not database.read_only else None
+        self._migrations = migrations
         _OPEN.add(self)
         self.database.renew = self._renew
         self._renew()
@@ -369,7 +427,7 @@ class Shared:
         limits = Limits()
         self.owner = Owner(self._start_heart)
         trimmer = retention.Trimmer(self._keep_last) if self._keep_last is not None else None
-        self.store = Store(self.database, Recent(limits.cache), limits, self.owner, trimmer)
+        self.store = Store(self.database, Recent(limits.cache), limits, self.owner, trimmer, migrations=self._migrations)
         self._buffer = Buffer(self.database, self._policy) if self._policy is not None else None
         self.writer: Writer = self._buffer or self.database
         self.courier = Courier(self.writer)
@@ -390,13 +448,14 @@ class Shared:
     def close(self) -> None:
         if self._buffer is not None:
             self._buffer.close()
-        self.database.close(self.owner.sign_off if self.owner.registered else None)
+        patience = self.database.busy_timeout if self.owner.has_work else _PATIENCE
+        self.database.close(self.owner.sign_off if self.owner.ends() else None, patience=patience)
         self._end_threads()
 
-    def sign_off(self) -> None:
-        """Without closing: the interpreter ends."""
-        if self.owner.registered:
-            self.database.write_if_free(self.owner.sign_off)
+    def sign_off(self, *, patience: float) -> None:
+        """Without closing, and without waiting for others longer than so many seconds."""
+        if self.owner.ends():
+            self.database.write_if_free(self.owner.sign_off, patience=patience)
 
     def _end_threads(self) -> None:
         self.courier.halt()
@@ -405,19 +464,34 @@ class Shared:
 
     def __del__(self) -> None:
         if hasattr(self, "courier"):
+            self.sign_off(patience=0)
             self._end_threads()
             if self._buffer is not None:
                 self._buffer.part(abandoned=True)
+            else:
+                self.database.let_go()
 
 
 _OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()
+_PATIENCE = 1.0  # seconds
 
 
 @atexit.register
 def _sign_off_all() -> None:
     """An interpreter that ends normally has not crashed."""
+    deadline = time.monotonic() + _PATIENCE
     for shared in tuple(_OPEN):
-        shared.sign_off()
+        shared.sign_off(patience=max(0.0, deadline - time.monotonic()))
+
+
+def _warn_of_shared_file_system(path: str) -> None:
+    kind = shared_file_system(path)
+    if kind is not None:
+        warnings.warn(
+            f"{path}: on a file system of type {kind}, which may not share memory between its users: in WAL mode their data"
+            ' can get lost. Use a local disk, or journal_mode="delete" in all of them',
+            stacklevel=3,
+        )
 
 
 # --- ids, normalised in one place ---
@@ -465,14 +539,6 @@ def _checkpoint_id(configurable: Mapping[str, Any]) -> str | None:
 
 def _thread_id(value: object) -> str:
     return _text("thread_id", value)
-
-
-def _text(name: str, value: object) -> str:
-    """Any object with a sensible `str()`, which SQLite can hold."""
-    text = str(value)
-    if "\0" in text or storable_text(text) != text:
-        raise InvalidRequest(f"{name} contains a NUL character or half a surrogate pair: {text!r:.80}")
-    return text
 
 
 def _channel(name: object) -> str:

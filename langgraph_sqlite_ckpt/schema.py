@@ -21,6 +21,8 @@ SILENCE = 60  # seconds without a heartbeat after which an owner that nobody can
 #   channels whose values are in the rest.
 # - blob holds a value once per (namespace, channel, version). base is the blob that it was compressed against, position
 #   its place in that chain. A row without a version is only kept as a base. Ids are never reused: a cached base stays true.
+# - state_version is how many migrations a checkpoint, or a value, has been through. A migrated value is stored beside the
+#   old one under the same version: a checkpoint at state version s means the blob with the greatest one up to s.
 # - write has no foreign key: a task's writes may arrive before their checkpoint. id grows with every write, so an
 #   interrupt that was answered is older than its answer.
 # - checkpoint.hidden: it was pruned, and is only kept for what the DeltaChannels of others need of it. Of what its own need
@@ -30,8 +32,8 @@ SILENCE = 60  # seconds without a heartbeat after which an owner that nobody can
 #   their run.
 # - checkpoint_by_source_anywhere is for listings of the whole file; as an expression it is out of the way of others.
 # - owner is a saver that wrote (see `liveness.py`), ended how its time ended: 'closed' or 'gone'. custody says who answers
-#   for a thread: whoever wrote to it last. claim is a number while it runs the thread alone; attempts how often `recover`
-#   went on from mark (where the thread stood then).
+#   for a thread: whoever wrote to it last (0: nobody), or has claimed it: holder, with the number of the claim. attempts is
+#   how often `recover` went on from mark (where the thread stood then).
 # - effect is what a task does outside (see `effects.py`): begun before it is called, finished after it, in doubt where an
 #   error stands or its owner is gone. call numbers the attempt that may finish it. key is what the outside was called with:
 #   not unique, as the entries of a thread's copy stand for the very same effects.
@@ -85,6 +87,7 @@ CREATE INDEX checkpoint_by_run ON checkpoint (run_id, namespace, hidden);
 CREATE INDEX checkpoint_by_step ON checkpoint (namespace, step, hidden);
 CREATE INDEX checkpoint_by_source_anywhere ON checkpoint (source || '', hidden) WHERE source <> 'loop';
 CREATE INDEX checkpoint_by_namespace_source ON checkpoint (namespace, source, hidden) WHERE source <> 'loop';
+CREATE INDEX checkpoint_by_state_version ON checkpoint (state_version) WHERE state_version > 0;
 CREATE TABLE blob (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace INTEGER NOT NULL,
@@ -97,8 +100,9 @@ CREATE TABLE blob (
     size INTEGER NOT NULL,
     checksum INTEGER NOT NULL,
     key_id INTEGER,
+    state_version INTEGER NOT NULL DEFAULT 0,
     data BLOB NOT NULL,
-    UNIQUE (namespace, channel, version)
+    UNIQUE (namespace, channel, version, state_version)
 );
 CREATE INDEX blob_by_base ON blob (base) WHERE base IS NOT NULL;
 CREATE TABLE write (
@@ -129,9 +133,11 @@ CREATE TABLE owner (
     ended_at TEXT,
     ended TEXT
 );
+CREATE INDEX owner_still_there ON owner (id) WHERE ended IS NULL;
 CREATE TABLE custody (
     thread_id TEXT PRIMARY KEY,
     owner INTEGER NOT NULL,
+    holder INTEGER,
     claim INTEGER,
     claimed_at TEXT,
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -139,6 +145,7 @@ CREATE TABLE custody (
     abandoned INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX custody_by_owner ON custody (owner);
+CREATE INDEX custody_by_holder ON custody (holder) WHERE holder IS NOT NULL;
 CREATE TABLE effect (
     id INTEGER PRIMARY KEY,
     namespace INTEGER NOT NULL,
@@ -196,7 +203,7 @@ SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id,
                 WHEN o.ended = 'gone' THEN 'crashed'
                 WHEN o.beat_at < strftime('%Y-%m-%dT%H:%M:%f', 'now', '-{SILENCE} seconds') THEN 'crashed'
                 ELSE 'running' END
-            FROM custody h JOIN owner o ON o.id = h.owner WHERE h.thread_id = n.thread_id), 'stopped')
+            FROM custody h JOIN owner o ON o.id = coalesce(h.holder, h.owner) WHERE h.thread_id = n.thread_id), 'stopped')
     END AS status,
     c.created_at, c.metadata, c.seq
 FROM checkpoint c JOIN namespace n ON n.id = c.namespace

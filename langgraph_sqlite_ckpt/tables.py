@@ -14,6 +14,15 @@ from typing import NamedTuple, Union
 Version = Union[str, int, float]
 
 
+class BlobName(NamedTuple):
+    """What a checkpoint calls a value; its state version is the greatest that the value may have."""
+
+    namespace: int
+    channel: str
+    version: Version
+    state_version: int
+
+
 class CheckpointRow(NamedTuple):
     """`parent_id` is None where the parent is hidden: only `ancestors` go on through it."""
 
@@ -24,6 +33,8 @@ class CheckpointRow(NamedTuple):
     checkpoint_id: str
     parent_id: str | None
     run_id: str
+    has_child: int
+    state_version: int
     metadata: str
     exact_type: str | None
     exact: bytes | None
@@ -57,6 +68,7 @@ class NewCheckpoint(NamedTuple):
     source: str | None
     next: str
     created_at: str
+    state_version: int
     metadata: str
     exact_type: str | None
     exact: bytes | None
@@ -82,6 +94,7 @@ class BlobHead(NamedTuple):
     namespace: int
     channel: str
     version: Version | None
+    state_version: int
     type: str
     position: int
     size: int
@@ -92,6 +105,7 @@ class BlobRow(NamedTuple):
     namespace: int
     channel: str
     version: Version | None
+    state_version: int
     type: str
     position: int
     size: int
@@ -104,6 +118,7 @@ class BlobRow(NamedTuple):
 class NewBlob(NamedTuple):
     channel: str
     version: Version
+    state_version: int
     type: str
     codec: int
     base: int | None
@@ -114,9 +129,12 @@ class NewBlob(NamedTuple):
 
 
 class WriteRow(NamedTuple):
+    id: int
     namespace: int
     checkpoint_id: str
     task_id: str
+    idx: int
+    task_path: str
     channel: str
     type: str
     codec: int
@@ -151,10 +169,10 @@ class NewWrite(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where a new checkpoint would stand: its namespace, whether it is there already, and its parent."""
+    """Where a new checkpoint would stand: its namespace, its parent, and the state version that it has there already."""
 
     namespace: int
-    present: bool
+    state_version: int | None
     parent_run: str | None
     parent_has_child: bool
 
@@ -184,14 +202,15 @@ class NewOwner(NamedTuple):
 
 
 class Custody(NamedTuple):
-    """Who answers for a thread; `claim` while it runs the thread alone."""
+    """Who answers for a thread: `owner` wrote to it last, `holder` has claimed it."""
 
     owner: int
-    claim: int | None
-    claimed_at: str | None
-    attempts: int
-    mark: str | None
-    abandoned: int
+    holder: int | None = None
+    claim: int | None = None
+    claimed_at: str | None = None
+    attempts: int = 0
+    mark: str | None = None
+    abandoned: int = 0
 
 
 class EffectRow(NamedTuple):
@@ -214,6 +233,14 @@ class EffectRow(NamedTuple):
     size: int | None
     checksum: int | None
     data: bytes | None
+
+
+class EffectTask(NamedTuple):
+    """Whose it is."""
+
+    id: int
+    task_id: str
+    node: str
 
 
 class EffectHead(NamedTuple):
@@ -263,16 +290,21 @@ class Judged(NamedTuple):
     gone: Sequence[int]
 
 
-_CHECKPOINT = """
-    SELECT c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id,
-        nullif(c.parent_id, (SELECT p.checkpoint_id FROM checkpoint p
-            WHERE p.namespace = c.namespace AND p.checkpoint_id = c.parent_id AND p.hidden)),
-        c.run_id, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type, c.rest_codec,
-        c.rest_size, c.rest, c.checksum
-    FROM checkpoint c JOIN namespace n ON n.id = c.namespace
-"""
-_BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size"
-_WRITE = "SELECT w.namespace, w.checkpoint_id, w.task_id, w.channel, w.type, w.codec, w.size, w.checksum, w.data"
+# `r` is the row as the table has it. SQLite takes a column of `c` from the index where it can, and would not see when a
+# damaged index leads to another row: such a row has no checksum here, which makes it damaged.
+_COLUMNS = """c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id,
+    nullif(c.parent_id, (SELECT p.checkpoint_id FROM checkpoint p
+        WHERE p.namespace = c.namespace AND p.checkpoint_id = c.parent_id AND p.hidden)) AS parent_id,
+    c.run_id, c.has_child, c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside,
+    c.rest_type, c.rest_codec, c.rest_size, c.rest,
+    (SELECT r.checksum FROM checkpoint r
+        WHERE r.seq = c.seq AND +r.namespace = c.namespace AND +r.checkpoint_id = c.checkpoint_id) AS checksum"""
+_CHECKPOINT = f"SELECT {_COLUMNS} FROM checkpoint c JOIN namespace n ON n.id = c.namespace "
+_BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size"
+_WRITE = (
+    "SELECT w.id, w.namespace, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+    " w.checksum, w.data"
+)
 
 
 # --- namespaces ---
@@ -302,6 +334,26 @@ def name_of_namespace(db: sqlite3.Connection, namespace: int) -> tuple[str, str]
         "SELECT thread_id, checkpoint_ns FROM namespace WHERE id = ?", (namespace,)
     ).fetchone()
     return row
+
+
+def namespaces_called_by(db: sqlite3.Connection, thread_id: str, prefix: str, checkpoint_id: str) -> Sequence[int]:
+    """Those whose names begin so, with a checkpoint whose metadata names this one as its parent in a graph above."""
+    rows = db.execute(
+        "SELECT n.id FROM namespace n WHERE n.thread_id = :thread AND n.checkpoint_ns <> ''"
+        " AND substr(n.checkpoint_ns, 1, length(:prefix)) = :prefix AND EXISTS ("
+        " SELECT 1 FROM checkpoint c WHERE c.namespace = n.id AND instr(c.metadata, :parent) > 0) ORDER BY n.id",
+        {"thread": thread_id, "prefix": prefix, "parent": json.dumps(checkpoint_id)},
+    )
+    return [row[0] for row in rows]
+
+
+def rename_namespace(db: sqlite3.Connection, namespace: int, checkpoint_ns: str) -> None:
+    db.execute("UPDATE namespace SET checkpoint_ns = ? WHERE id = ?", (checkpoint_ns, namespace))
+
+
+def thread_ids(db: sqlite3.Connection) -> Sequence[str]:
+    """Oldest first."""
+    return [row[0] for row in db.execute("SELECT thread_id FROM namespace GROUP BY thread_id ORDER BY min(id)")]
 
 
 def delete_namespace(db: sqlite3.Connection, namespace: int) -> None:
@@ -335,10 +387,13 @@ def newest_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str) -> Che
     return CheckpointRow._make(row) if row else None
 
 
-def named_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> CheckpointRow | None:
+def named_of(
+    db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str, *, hidden: bool
+) -> CheckpointRow | None:
+    """`hidden`: also where it is."""
     row = db.execute(
-        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ? AND c.hidden = 0",
-        (thread_id, checkpoint_ns, checkpoint_id),
+        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ? AND c.hidden <= ?",
+        (thread_id, checkpoint_ns, checkpoint_id, hidden),
     ).fetchone()
     return CheckpointRow._make(row) if row else None
 
@@ -386,20 +441,20 @@ def ids_with_hidden(db: sqlite3.Connection, namespace: int) -> Sequence[str]:
     return [row[0] for row in rows]
 
 
-def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None]]:
-    """(seq, checkpoint_id, beside) of a checkpoint that is shown, its parent, its parent's parent, ..., hidden or not, read
-    as they are asked for, in one statement.
+def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None, int]]:
+    """(seq, checkpoint_id, beside, state_version) of a checkpoint that is shown, its parent, its parent's parent, ...,
+    hidden or not, read as they are asked for, in one statement.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
     """
     return db.execute(
-        "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside) AS ("
-        " SELECT seq, checkpoint_id, parent_id, beside FROM checkpoint"
+        "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside, state_version) AS ("
+        " SELECT seq, checkpoint_id, parent_id, beside, state_version FROM checkpoint"
         "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id AND hidden = 0"
-        " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside"
+        " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside, p.state_version"
         "  FROM line CROSS JOIN checkpoint p ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
-        " SELECT seq, checkpoint_id, beside FROM line",
+        " SELECT seq, checkpoint_id, beside, state_version FROM line",
         {"namespace": namespace, "checkpoint_id": checkpoint_id},
     )
 
@@ -409,7 +464,7 @@ def find_standing(
 ) -> Standing:
     """In one statement; the namespace is made where it is new."""
     row = db.execute(
-        "SELECT n.id, EXISTS (SELECT 1 FROM checkpoint c WHERE c.namespace = n.id AND c.checkpoint_id = ?),"
+        "SELECT n.id, (SELECT c.state_version FROM checkpoint c WHERE c.namespace = n.id AND c.checkpoint_id = ?),"
         " p.run_id, p.has_child FROM namespace n"
         " LEFT JOIN checkpoint p ON p.namespace = n.id AND p.checkpoint_id = ?"
         " WHERE n.thread_id = ? AND n.checkpoint_ns = ?",
@@ -417,8 +472,46 @@ def find_standing(
     ).fetchone()
     if row is None:
         namespace = intern_namespace(db, thread_id, checkpoint_ns)
-        return Standing(namespace, present=False, parent_run=None, parent_has_child=False)
-    return Standing(row[0], bool(row[1]), row[2], bool(row[3]))
+        return Standing(namespace, state_version=None, parent_run=None, parent_has_child=False)
+    return Standing(row[0], row[1], row[2], bool(row[3]))
+
+
+def find_target(
+    db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str
+) -> tuple[int | None, int | None]:
+    """The namespace, and the state version of the checkpoint there, as far as they are there."""
+    row = db.execute(
+        "SELECT n.id, (SELECT c.state_version FROM checkpoint c WHERE c.namespace = n.id AND c.checkpoint_id = ?)"
+        " FROM namespace n WHERE n.thread_id = ? AND n.checkpoint_ns = ?",
+        (checkpoint_id, thread_id, checkpoint_ns),
+    ).fetchone()
+    return (row[0], row[1]) if row else (None, None)
+
+
+def newest_state_version(db: sqlite3.Connection) -> int:
+    """The greatest in the file; from its index alone."""
+    row = db.execute("SELECT max(state_version) FROM checkpoint WHERE state_version > 0").fetchone()
+    return int(row[0] or 0)
+
+
+def older_checkpoints(db: sqlite3.Connection, state_version: int, after: int, limit: int) -> Sequence[CheckpointRow]:
+    """Those at an older state version, in their order, from a place in it on."""
+    rows = db.execute(
+        _CHECKPOINT + "WHERE c.state_version < ? AND c.seq > ? ORDER BY c.seq LIMIT ?", (state_version, after, limit)
+    )
+    return [CheckpointRow._make(row) for row in rows]
+
+
+def has_older_checkpoints(db: sqlite3.Connection, namespace: int, state_version: int) -> bool:
+    found: int = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM checkpoint WHERE namespace = ? AND state_version < ?)", (namespace, state_version)
+    ).fetchone()[0]
+    return bool(found)
+
+
+def count_older_checkpoints(db: sqlite3.Connection, state_version: int) -> int:
+    count: int = db.execute("SELECT count(*) FROM checkpoint WHERE state_version < ?", (state_version,)).fetchone()[0]
+    return count
 
 
 def run_of_checkpoint(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> str | None:
@@ -432,21 +525,27 @@ def run_of_checkpoint(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str
 
 def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: NewCheckpoint) -> None:
     db.execute(
-        "INSERT INTO checkpoint (namespace, run_id, checkpoint_id, parent_id, step, source, next, created_at, metadata,"
-        " exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec, rest_size, rest, checksum)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO checkpoint (namespace, run_id, checkpoint_id, parent_id, step, source, next, created_at,"
+        " state_version, metadata, exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec,"
+        " rest_size, rest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (namespace, run_id, *new),
     )
 
 
-def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | None, new: NewCheckpoint) -> None:
-    """A checkpoint that is put again keeps its place in the order, and its run unless it names one. It is shown (again)."""
+def replace_checkpoint(
+    db: sqlite3.Connection, namespace: int, run_id: str | None, new: NewCheckpoint, *, shows: bool
+) -> None:
+    """A checkpoint that is put again keeps its place in the order, and its run unless it names one; without a parent it
+    keeps one that is hidden. `shows`: also where it was hidden.
+    """
     db.execute(
-        "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = ?, step = ?, source = ?,"
-        " next = ?, created_at = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?, body_size = ?, body = ?,"
-        " beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?, hidden = 0"
-        " WHERE namespace = ? AND checkpoint_id = ?",
-        (run_id, *new, namespace, new.checkpoint_id),
+        "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = coalesce(?, (SELECT"
+        " p.checkpoint_id FROM checkpoint p WHERE p.namespace = checkpoint.namespace"
+        "  AND p.checkpoint_id = checkpoint.parent_id AND p.hidden)), step = ?, source = ?,"
+        " next = ?, created_at = ?, state_version = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?,"
+        " body_size = ?, body = ?, beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?,"
+        " hidden = hidden AND NOT ? WHERE namespace = ? AND checkpoint_id = ?",
+        (run_id, *new, shows, namespace, new.checkpoint_id),
     )
 
 
@@ -503,8 +602,8 @@ def copy_checkpoints(db: sqlite3.Connection, source: str, target: str) -> None:
 # --- blobs ---
 
 
-def blobs_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]]) -> Sequence[BlobHead]:
-    """The blobs that (namespace, channel, version) triples name; no bytes are read."""
+def blobs_named(db: sqlite3.Connection, names: Iterable[BlobName]) -> Sequence[BlobHead]:
+    """The blobs of these names; no bytes are read."""
     rows = db.execute(_BLOB_HEAD + " FROM json_each(?) j CROSS JOIN blob b" + _NAMED, (json.dumps(list(names)),))
     return [BlobHead._make(row) for row in rows]
 
@@ -541,8 +640,8 @@ def chain(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[BlobRow]:
     return [BlobRow._make(row) for row in rows]
 
 
-def chain_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]]) -> Sequence[BlobRow]:
-    """The same for the blobs that (namespace, channel, version) triples name."""
+def chain_named(db: sqlite3.Connection, names: Iterable[BlobName]) -> Sequence[BlobRow]:
+    """The same for the blobs of these names."""
     rows = db.execute(
         "WITH RECURSIVE wanted (id) AS (SELECT b.id FROM json_each(?) j CROSS JOIN blob b" + _NAMED + _AND_THEIR_BASES,
         (json.dumps(list(names)),),
@@ -550,12 +649,13 @@ def chain_named(db: sqlite3.Connection, names: Iterable[tuple[int, str, Version]
     return [BlobRow._make(row) for row in rows]
 
 
-_NAMED = """ ON b.namespace = json_extract(j.value, '$[0]') AND b.channel = json_extract(j.value, '$[1]')
-    AND b.version = json_extract(j.value, '$[2]')"""
+_NAMED = """ ON b.id = (SELECT x.id FROM blob x WHERE x.namespace = json_extract(j.value, '$[0]')
+    AND x.channel = json_extract(j.value, '$[1]') AND x.version = json_extract(j.value, '$[2]')
+    AND x.state_version <= json_extract(j.value, '$[3]') ORDER BY x.state_version DESC LIMIT 1)"""
 _AND_THEIR_BASES = """
     UNION SELECT b.base FROM wanted CROSS JOIN blob b ON b.id = wanted.id WHERE b.base IS NOT NULL)
-    SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data
-    FROM wanted CROSS JOIN blob b ON b.id = wanted.id ORDER BY b.id"""
+    SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size, b.codec, b.base,
+    b.checksum, b.data FROM wanted CROSS JOIN blob b ON b.id = wanted.id ORDER BY b.id"""
 
 
 def missing_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[int]:
@@ -569,8 +669,8 @@ def missing_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[int]:
 def insert_blob(db: sqlite3.Connection, namespace: int, new: NewBlob) -> int:
     return _new_id(
         db.execute(
-            "INSERT INTO blob (namespace, channel, version, type, codec, base, position, size, checksum, data)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO blob (namespace, channel, version, state_version, type, codec, base, position, size, checksum,"
+            " data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (namespace, *new),
         )
     )
@@ -625,8 +725,9 @@ def blobs_leaning_on(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[Blo
 def copy_blob(db: sqlite3.Connection, blob: int, target: int, base: int | None) -> int:
     return _new_id(
         db.execute(
-            "INSERT INTO blob (namespace, channel, version, type, codec, base, position, size, checksum, key_id, data)"
-            " SELECT ?, channel, version, type, codec, ?, position, size, checksum, key_id, data FROM blob WHERE id = ?",
+            "INSERT INTO blob (namespace, channel, version, state_version, type, codec, base, position, size, checksum,"
+            " key_id, data) SELECT ?, channel, version, state_version, type, codec, ?, position, size, checksum, key_id,"
+            " data FROM blob WHERE id = ?",
             (target, base, blob),
         )
     )
@@ -647,6 +748,26 @@ def writes_of(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Seq
         (namespace, checkpoint_id),
     )
     return [WriteRow._make(row) for row in rows]
+
+
+def task_paths(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Mapping[str, str]:
+    """By task, of the writes of one checkpoint."""
+    return dict(
+        db.execute(
+            "SELECT w.task_id, w.task_path FROM namespace n JOIN write w ON w.namespace = n.id"
+            " WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND w.checkpoint_id = ?",
+            (thread_id, checkpoint_ns, checkpoint_id),
+        )
+    )
+
+
+def counts_of_writes(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, int]]:
+    """Each checkpoint of a namespace with how many writes it has."""
+    return db.execute(
+        "SELECT c.checkpoint_id, (SELECT count(*) FROM write w WHERE w.namespace = c.namespace"
+        " AND w.checkpoint_id = c.checkpoint_id) FROM checkpoint c WHERE c.namespace = ?",
+        (namespace,),
+    ).fetchall()
 
 
 def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> Sequence[WriteRow]:
@@ -687,6 +808,30 @@ _INTO_WRITE = (
     " INTO write (namespace, checkpoint_id, task_id, idx, task_path, channel, type, codec, size, checksum, data)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+
+
+class ChangedWrite(NamedTuple):
+    """A stored write under other names, or with another value; its place among the others is kept."""
+
+    id: int
+    task_id: str
+    task_path: str
+    channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+def change_writes(db: sqlite3.Connection, changed: Sequence[ChangedWrite]) -> None:
+    """First out of each other's way: two tasks may swap their ids."""
+    db.executemany("UPDATE write SET task_id = 'changing ' || id WHERE id = ?", [(write.id,) for write in changed])
+    db.executemany(
+        "UPDATE write SET task_id = ?, task_path = ?, channel = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?"
+        " WHERE id = ?",
+        [(*write[1:], write.id) for write in changed],
+    )
 
 
 def delete_late_writes(db: sqlite3.Connection, namespaces: Iterable[int], oldest: str) -> None:
@@ -743,6 +888,20 @@ def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task
 def effect_of_key(db: sqlite3.Connection, key: str) -> EffectRow | None:
     row = db.execute(_EFFECT + " WHERE e.key = ? ORDER BY e.id LIMIT 1", (key,)).fetchone()
     return EffectRow._make(row) if row else None
+
+
+def effects_of_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Sequence[EffectTask]:
+    rows = db.execute(
+        "SELECT id, task_id, node FROM effect WHERE namespace = ? AND checkpoint_id = ? ORDER BY id",
+        (namespace, checkpoint_id),
+    )
+    return [EffectTask._make(row) for row in rows]
+
+
+def change_effects(db: sqlite3.Connection, changed: Sequence[EffectTask]) -> None:
+    """Their tasks are called otherwise now; first out of each other's way, as two may swap their names."""
+    db.executemany("UPDATE effect SET task_id = 'changing ' || id WHERE id = ?", [(effect.id,) for effect in changed])
+    db.executemany("UPDATE effect SET task_id = ?, node = ? WHERE id = ?", [(e.task_id, e.node, e.id) for e in changed])
 
 
 def begin_effect(db: sqlite3.Connection, new: NewEffect) -> None:
@@ -836,14 +995,19 @@ def _new_id(cursor: sqlite3.Cursor) -> int:
 _OWNER = "SELECT id, host, boot, space, pid, started, opened_at, beat_at, ended FROM owner"
 
 
-def add_owner(db: sqlite3.Connection, new: NewOwner) -> bool:
-    """Whether it was not there yet."""
-    added = db.execute(
+def set_owner(db: sqlite3.Connection, new: NewOwner) -> None:
+    """It is there now, also if somebody had taken it for gone."""
+    db.execute(
         "INSERT INTO owner (id, host, boot, space, pid, started, opened_at, beat_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (id) DO NOTHING",
+        " ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, ended = NULL, ended_at = NULL",
         (*new, new.opened_at),
     )
-    return added.rowcount > 0
+
+
+def beat_of(db: sqlite3.Connection, owner: int) -> str | None:
+    """When it last said that it is there; None: for the file it is not."""
+    row = db.execute("SELECT beat_at FROM owner WHERE id = ? AND ended IS NULL", (owner,)).fetchone()
+    return row[0] if row else None
 
 
 def open_owners(db: sqlite3.Connection) -> Sequence[OwnerRow]:
@@ -855,10 +1019,6 @@ def owner_of_id(db: sqlite3.Connection, owner: int) -> OwnerRow | None:
     return OwnerRow._make(row) if row else None
 
 
-def beat(db: sqlite3.Connection, owner: int, now: str) -> None:
-    db.execute("UPDATE owner SET beat_at = ? WHERE id = ?", (now, owner))
-
-
 def end_owners(db: sqlite3.Connection, owners: Iterable[int], ended: str, now: str) -> None:
     """What ended first stands."""
     db.executemany(
@@ -868,27 +1028,35 @@ def end_owners(db: sqlite3.Connection, owners: Iterable[int], ended: str, now: s
 
 def forget_owners(db: sqlite3.Connection) -> None:
     """Those that have ended and answer for no thread any more."""
-    db.execute("DELETE FROM owner WHERE ended IS NOT NULL AND id NOT IN (SELECT owner FROM custody)")
+    db.execute(
+        "DELETE FROM owner WHERE ended IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM custody h WHERE h.owner = owner.id)"
+        " AND NOT EXISTS (SELECT 1 FROM custody h WHERE h.holder = owner.id)"
+    )
 
 
 def custody_of(db: sqlite3.Connection, thread_id: str) -> Custody | None:
     row = db.execute(
-        "SELECT owner, claim, claimed_at, attempts, mark, abandoned FROM custody WHERE thread_id = ?", (thread_id,)
+        "SELECT owner, holder, claim, claimed_at, attempts, mark, abandoned FROM custody WHERE thread_id = ?", (thread_id,)
     ).fetchone()
     return Custody._make(row) if row else None
 
 
 def set_custody(db: sqlite3.Connection, thread_id: str, new: Custody) -> None:
     db.execute(
-        "INSERT OR REPLACE INTO custody (thread_id, owner, claim, claimed_at, attempts, mark, abandoned)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO custody (thread_id, owner, holder, claim, claimed_at, attempts, mark, abandoned)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (thread_id, *new),
     )
 
 
 def end_claim(db: sqlite3.Connection, thread_id: str, claim: int) -> None:
-    """Its saver goes on answering for the thread, if there is one."""
-    db.execute("UPDATE custody SET claim = NULL, claimed_at = NULL WHERE thread_id = ? AND claim = ?", (thread_id, claim))
+    """What its saver wrote and left unfinished runs no more; where it wrote nothing all is as it was before."""
+    db.execute(
+        "UPDATE custody SET owner = CASE WHEN owner = holder THEN 0 ELSE owner END, holder = NULL, claim = NULL,"
+        " claimed_at = NULL WHERE thread_id = ? AND claim = ?",
+        (thread_id, claim),
+    )
     db.execute(
         "DELETE FROM custody WHERE thread_id = :thread_id AND claim IS NULL"
         " AND NOT EXISTS (SELECT 1 FROM namespace n WHERE n.thread_id = :thread_id)",
@@ -902,11 +1070,11 @@ def drop_custody(db: sqlite3.Connection, thread_id: str) -> None:
 
 
 def progress_of(db: sqlite3.Connection, thread_id: str) -> str:
-    """Where a thread stands: this changes with every checkpoint and every write in it."""
+    """Where a thread stands: this changes with every checkpoint and every write in it, but an error is no progress."""
     row = db.execute(
         "WITH own AS (SELECT id FROM namespace WHERE thread_id = :thread_id)"
         " SELECT (SELECT max(seq) FROM own CROSS JOIN checkpoint ON namespace = own.id),"
-        " (SELECT max(w.id) FROM own CROSS JOIN write w ON w.namespace = own.id)",
+        " (SELECT max(w.id) FROM own CROSS JOIN write w ON w.namespace = own.id WHERE w.channel <> '__error__')",
         {"thread_id": thread_id},
     ).fetchone()
     return json.dumps(row)
@@ -929,6 +1097,13 @@ class OverviewRow(NamedTuple):
     number: int
 
 
+class WalFrames(NamedTuple):
+    """Pages in the -wal, and how many of them are in the main file too."""
+
+    all: int
+    copied: int
+
+
 class Pages(NamedTuple):
     page_size: int
     pages: int
@@ -937,8 +1112,8 @@ class Pages(NamedTuple):
 
 # A view cannot look at processes: what it takes for running or crashed is corrected by who has looked.
 _JUDGED = """CASE
-    WHEN v.status = 'running' AND h.owner IN (SELECT value FROM json_each(:gone)) THEN 'crashed'
-    WHEN v.status = 'crashed' AND h.owner IN (SELECT value FROM json_each(:alive)) THEN 'running'
+    WHEN v.status = 'running' AND coalesce(h.holder, h.owner) IN (SELECT value FROM json_each(:gone)) THEN 'crashed'
+    WHEN v.status = 'crashed' AND coalesce(h.holder, h.owner) IN (SELECT value FROM json_each(:alive)) THEN 'running'
     ELSE v.status END"""
 
 
@@ -976,10 +1151,24 @@ def _as_json(judged: Judged) -> dict[str, str]:
     return {"alive": json.dumps(judged.alive), "gone": json.dumps(judged.gone)}
 
 
-def status_of(db: sqlite3.Connection, thread_id: str) -> str | None:
-    """As the view has it."""
-    row = db.execute("SELECT status FROM threads WHERE thread_id = ?", (thread_id,)).fetchone()
+def status_of(db: sqlite3.Connection, judged: Judged, thread_id: str) -> str | None:
+    row = db.execute(
+        "SELECT "
+        + _JUDGED
+        + " FROM threads v LEFT JOIN custody h ON h.thread_id = v.thread_id WHERE v.thread_id = :thread_id",
+        {"thread_id": thread_id, **_as_json(judged)},
+    ).fetchone()
     return row[0] if row else None
+
+
+def may_be_running(db: sqlite3.Connection, thread_id: str, owner: int) -> bool:
+    """Whether an owner, which is there, answers for a thread that has not come to an end or to a question."""
+    found: int = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM custody h JOIN threads t ON t.thread_id = h.thread_id"
+        " WHERE h.thread_id = ? AND h.owner = ? AND t.status IN ('running', 'crashed'))",
+        (thread_id, owner),
+    ).fetchone()[0]
+    return bool(found)
 
 
 def idle_threads(
@@ -1126,7 +1315,7 @@ def effects_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[EffectRow
 
 def blobs_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[BlobRow]:
     rows = db.execute(
-        "SELECT b.id, b.namespace, b.channel, b.version, b.type, b.position, b.size, b.codec, b.base, b.checksum, b.data"
+        _BLOB_HEAD + ", b.codec, b.base, b.checksum, b.data"
         " FROM json_each(?) j CROSS JOIN blob b ON b.id = j.value ORDER BY j.key",
         (json.dumps(ids),),
     )
@@ -1165,6 +1354,218 @@ def copy_wal_back(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
+def wal_frames(db: sqlite3.Connection) -> WalFrames:
+    """After all were copied into the main file that no reader is in the way of. Waits for nobody."""
+    _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return WalFrames(frames, copied)
+
+
 def integrity_check(db: sqlite3.Connection) -> Sequence[str]:
     """SQLite's own complaints; none where all is well."""
     return [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+
+
+# --- whole threads, out of one file and into another ---
+
+
+class BlobOfThread(NamedTuple):
+    """`id` and `base` name blobs of the same thread."""
+
+    checkpoint_ns: str
+    id: int
+    base: int | None
+    channel: str
+    version: Union[str, int, float, None]
+    state_version: int
+    type: str
+    codec: int
+    position: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class CheckpointOfThread(NamedTuple):
+    checkpoint_ns: str
+    run_id: str
+    hidden: int
+    checkpoint_id: str
+    parent_id: Union[str, None]
+    step: Union[int, float, None]
+    source: Union[str, None]
+    next: str
+    created_at: str
+    state_version: int
+    metadata: str
+    exact_type: Union[str, None]
+    exact: Union[bytes, None]
+    body_codec: int
+    body_size: int
+    body: bytes
+    beside: Union[str, None]
+    rest_type: Union[str, None]
+    rest_codec: Union[int, None]
+    rest_size: Union[int, None]
+    rest: Union[bytes, None]
+    checksum: int
+
+
+class WriteOfThread(NamedTuple):
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    idx: int
+    task_path: str
+    channel: str
+    type: str
+    codec: int
+    size: int
+    checksum: int
+    data: bytes
+
+
+class EffectOfThread(NamedTuple):
+    """What a task did outside; without a result it is in doubt wherever it comes."""
+
+    checkpoint_ns: str
+    checkpoint_id: str
+    task_id: str
+    name: str
+    node: str
+    key: str
+    started_at: str
+    finished_at: Union[str, None]
+    error: Union[str, None]
+    type: Union[str, None]
+    codec: Union[int, None]
+    size: Union[int, None]
+    checksum: Union[int, None]
+    data: Union[bytes, None]
+
+
+def blobs_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[BlobOfThread]:
+    """Bases before what was compressed against them."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, b.id, b.base, b.channel, b.version, b.state_version, b.type, b.codec, b.position, b.size,"
+        " b.checksum, b.data FROM namespace n JOIN blob b ON b.namespace = n.id WHERE n.thread_id = ? ORDER BY b.id",
+        (thread_id,),
+    )
+    return map(BlobOfThread._make, rows)
+
+
+def checkpoints_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[CheckpointOfThread]:
+    """In the order of commits."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, c.run_id, c.hidden, c.checkpoint_id, c.parent_id, c.step, c.source, c.next, c.created_at,"
+        " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,"
+        " c.rest_codec, c.rest_size, c.rest, c.checksum"
+        " FROM namespace n JOIN checkpoint c ON c.namespace = n.id WHERE n.thread_id = ? ORDER BY c.seq",
+        (thread_id,),
+    )
+    return map(CheckpointOfThread._make, rows)
+
+
+def writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[WriteOfThread]:
+    """In the order in which they were written."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN write w ON w.namespace = n.id WHERE n.thread_id = ? ORDER BY w.id",
+        (thread_id,),
+    )
+    return map(WriteOfThread._make, rows)
+
+
+def effects_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[EffectOfThread]:
+    """In the order in which they were begun."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, e.checkpoint_id, e.task_id, e.name, e.node, e.key, e.started_at, e.finished_at, e.error,"
+        " e.type, e.codec, e.size, e.checksum, e.data FROM namespace n JOIN effect e ON e.namespace = n.id"
+        " WHERE n.thread_id = ? ORDER BY e.id",
+        (thread_id,),
+    )
+    return map(EffectOfThread._make, rows)
+
+
+def insert_blob_of_thread(db: sqlite3.Connection, namespace: int, row: BlobOfThread, base: int | None) -> int:
+    return _new_id(
+        db.execute(
+            "INSERT INTO blob (namespace, base, channel, version, state_version, type, codec, position, size, checksum,"
+            " data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (namespace, base, *row[3:]),
+        )
+    )
+
+
+def insert_checkpoint_of_thread(db: sqlite3.Connection, namespace: int, row: CheckpointOfThread) -> None:
+    insert_checkpoint(db, namespace, row.run_id, NewCheckpoint(*row[3:]))
+    if row.hidden:
+        db.execute(
+            "UPDATE checkpoint SET hidden = 1 WHERE namespace = ? AND checkpoint_id = ?", (namespace, row.checkpoint_id)
+        )
+
+
+def insert_write_of_thread(db: sqlite3.Connection, namespace: int, row: WriteOfThread) -> None:
+    db.execute("INSERT" + _INTO_WRITE, (namespace, *row[1:]))
+
+
+def insert_effect_of_thread(db: sqlite3.Connection, namespace: int, row: EffectOfThread) -> None:
+    """Its caller is elsewhere."""
+    db.execute(
+        "INSERT INTO effect (namespace, owner, call, checkpoint_id, task_id, name, node, key, started_at, finished_at,"
+        " error, type, codec, size, checksum, data) VALUES (?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (namespace, *row[1:]),
+    )
+
+
+# --- what people look at: the course of a thread ---
+
+
+class StepRow(NamedTuple):
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    run_id: str
+    step: int | float | None
+    source: str | None
+    next: str
+    status: str
+    created_at: str
+    metadata: str
+
+
+def steps_of_thread(db: sqlite3.Connection, thread_id: str) -> Sequence[StepRow]:
+    """Every checkpoint without its values, in the order of commits."""
+    rows = db.execute(
+        "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, step, source, next, status, created_at,"
+        " metadata FROM checkpoints WHERE thread_id = ? ORDER BY seq",
+        (thread_id,),
+    )
+    return [StepRow._make(row) for row in rows]
+
+
+def special_writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfThread]:
+    """Questions and errors, in the order in which they were written."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN write w ON w.namespace = n.id"
+        " WHERE n.thread_id = ? AND w.channel IN ('__interrupt__', '__error__') ORDER BY w.id",
+        (thread_id,),
+    )
+    return [WriteOfThread._make(row) for row in rows]
+
+
+def waiting_writes(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfThread]:
+    """The questions of a thread's latest checkpoint that are not answered: as the view `checkpoints` understands it."""
+    rows = db.execute(
+        "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
+        " w.checksum, w.data FROM namespace n JOIN checkpoint c ON c.namespace = n.id"
+        " JOIN write w ON w.namespace = n.id AND w.checkpoint_id = c.checkpoint_id"
+        " WHERE n.thread_id = ? AND n.checkpoint_ns = '' AND w.channel = '__interrupt__'"
+        " AND c.seq = (SELECT max(seq) FROM checkpoint WHERE namespace = n.id AND hidden = 0) AND NOT EXISTS ("
+        " SELECT 1 FROM write later WHERE later.namespace = w.namespace AND later.checkpoint_id = w.checkpoint_id"
+        " AND later.id > w.id AND ((later.task_id = w.task_id AND later.channel <> '__resume__')"
+        " OR (later.channel = '__resume__' AND later.task_id = '00000000-0000-0000-0000-000000000000')))"
+        " ORDER BY w.task_path, w.task_id, w.idx",
+        (thread_id,),
+    )
+    return [WriteOfThread._make(row) for row in rows]

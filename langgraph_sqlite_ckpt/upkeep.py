@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from langgraph_sqlite_ckpt import overview, tables, verification
+from langgraph_sqlite_ckpt import backup, overview, tables, verification
 from langgraph_sqlite_ckpt.errors import InvalidRequest, StorageError
 from langgraph_sqlite_ckpt.liveness import judge
 from langgraph_sqlite_ckpt.overview import Run, Stats, Thread
 from langgraph_sqlite_ckpt.sweeping import FINISHED, Sweep, Swept
+from langgraph_sqlite_ckpt.upgrading import MigrateAll, Migrated
 from langgraph_sqlite_ckpt.verification import Problem
+from langgraph_sqlite_ckpt.wholefile import Progress
 
 if TYPE_CHECKING:
-    from langgraph_sqlite_ckpt.saver import Shared
+    from langgraph.checkpoint.serde.base import SerializerProtocol
 
-Progress = Callable[[int, int], object]
-"""Called with what is done and what there is to do, in the same unit."""
+    from langgraph_sqlite_ckpt.saver import Shared
 
 _PAGES_AT_ONCE = 2000
 _FREE_PAGES = 1024  # after a delete: fewer than these are left for what comes next
@@ -30,6 +32,7 @@ class Upkeep:
     """The rest of `SqliteSaver`. Thread-safe like all of it; each method has an async twin that does the same elsewhere."""
 
     _shared: Shared
+    serde: SerializerProtocol
 
     def threads(
         self,
@@ -44,8 +47,8 @@ class Upkeep:
 
         Args:
             status: Only "completed", "interrupted" (a person is waited for), "failed" (an error stands), "running",
-                "crashed" (its process is gone, in mid-run), "stopped" (the saver was closed in mid-run, or another run
-                took over the thread) or "abandoned" (`recover` gave up on it).
+                "crashed" (its process is gone, in mid-run), "stopped" (in mid-run the saver was closed, or its claim given
+                back; or another run took over the thread) or "abandoned" (`recover` gave up on it).
             updated_before: Only those whose latest checkpoint is older; with a time zone.
             updated_after: Only those whose latest checkpoint is newer.
             limit: At most so many.
@@ -69,8 +72,10 @@ class Upkeep:
 
     def stats(self, *, top: int = 20) -> Stats:
         """Sizes of the file, its -wal and its free pages in bytes, counts, and the `top` largest threads and channels."""
+        database = self._shared.database
+        wal = None if database.read_only else database.maintain(tables.wal_frames, patience=0)
         with self._shared.read() as db:
-            return overview.stats(db, self._shared.database.path, top)
+            return overview.stats(db, database.path, top, wal)
 
     def verify(self) -> Sequence[Problem]:
         """Check everything: SQLite's own integrity check, the schema, each row and value, orphans. Empty: all is well.
@@ -78,7 +83,7 @@ class Upkeep:
         Reads the whole file, thread by thread; writers go on meanwhile.
         """
         self._shared.flush()
-        return list(verification.verify(self._shared.database))
+        return list(verification.verify(self._shared.read))
 
     def sweep(
         self,
@@ -108,6 +113,24 @@ class Upkeep:
         self._tidy()
         return swept
 
+    def migrate_all(self, *, dry_run: bool = False, batch: int = 100, progress: Progress | None = None) -> Migrated:
+        """Store every older state as today's `migrations` make it, so that reading it costs nothing any more.
+
+        Nothing needs it: states are brought up to date as they are read. Writers go on meanwhile; interrupted half-way it
+        can be run again. What cannot be migrated or read is left as it is, and reported.
+
+        Args:
+            dry_run: Read, migrate and encode everything, and write nothing.
+            batch: Checkpoints per transaction: writers get their turn between two.
+            progress: Called after each batch with checkpoints done and to do.
+
+        Returns:
+            How many checkpoints were rewritten (or would be), and an error for each that was not.
+        """
+        migrated = MigrateAll(self._shared.store, self.serde, dry_run, batch).run(progress)
+        self._tidy()
+        return migrated
+
     def compact(self, progress: Progress | None = None) -> int:
         """Give free pages back to the disk, and the -wal. Done in short steps, beside writers. Returns bytes given back.
 
@@ -133,6 +156,26 @@ class Upkeep:
         database.maintain(tables.copy_wal_back, patience=0)
         with database.read() as db:
             return max(0, before - tables.page_counts(db).pages) * page_size
+
+    def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Copy the file as it is at one moment. On return the copy is on disk, whole, and only its owner can read it.
+
+        Writers go on meanwhile (with `journal_mode="delete"` they wait). The copy is one file, without sidecars: a saver
+        opens it, `restore` puts it back.
+
+        Args:
+            path: Where to. The copy takes this name when it is whole, in the place of a former backup; before, it is called
+                `*.part`, which a kill may leave behind.
+            progress: Called with bytes done and bytes to do (not for a private memory). It may use the saver, or raise to
+                stop the copying.
+
+        Raises:
+            InvalidRequest: The path is the saver's own file, or none.
+            BusyError: Somebody has the former backup at `path` open.
+            ForeignFileError: What is at `path` is not of this package; it is left as it is.
+            StorageError: There is no room, say. What was at `path` is still there.
+        """
+        backup.backup(self._shared.database, path, progress)
 
     def _tidy(self) -> None:
         """After a delete: what it freed goes back to the disk, if that is worth the trouble and in nobody's way."""
@@ -191,8 +234,15 @@ class Upkeep:
         call = partial(self.sweep, idle_for=idle_for, keep_last=keep_last, statuses=statuses, dry_run=dry_run, batch=batch)
         return await self._shared.courier.look_after(call)
 
+    async def amigrate_all(self, *, dry_run: bool = False, batch: int = 100, progress: Progress | None = None) -> Migrated:
+        call = partial(self.migrate_all, dry_run=dry_run, batch=batch, progress=progress)
+        return await self._shared.courier.look_after(call)
+
     async def acompact(self, progress: Progress | None = None) -> int:
         return await self._shared.courier.look_after(partial(self.compact, progress))
+
+    async def abackup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        await self._shared.courier.look_after(partial(self.backup, path, progress))
 
 
 def require_keep_last(keep_last: int | None) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.blobs import Chain, Damaged, Key, Recent, Value, base_position
-from langgraph_sqlite_ckpt.database import Database
+from langgraph_sqlite_ckpt.database import Read
 from langgraph_sqlite_ckpt.encoding import Body, place_of, readable_metadata, unpack_effect, unpack_write
 from langgraph_sqlite_ckpt.errors import CheckpointError, DamagedError, Place
 from langgraph_sqlite_ckpt.reading import body_or_damage
@@ -26,24 +27,28 @@ class Problem(NamedTuple):
     detail: str
 
 
-def verify(database: Database) -> Iterator[Problem]:
+class Unsound(Exception):
+    """Rows that this package would not have written."""
+
+
+def verify(read: Read) -> Iterator[Problem]:
     """Reads a few rows at a time, so that writers go on meanwhile, no read is long, and little is held in memory."""
-    yield from _found(database, _file)
+    yield from _found(read, _file)
     try:
-        with database.read() as db:
+        with read() as db:
             namespaces = [(namespace, tables.name_of_namespace(db, namespace)) for namespace in tables.all_namespaces(db)]
     except CheckpointError as error:
         yield Problem("file", str(error))
         return
     for namespace, named in namespaces:
         if named is not None:
-            yield from _namespace(database, namespace, Place(*named))
+            yield from _namespace(read, namespace, Place(*named))
 
 
-def _found(database: Database, look: Callable[[sqlite3.Connection], Iterable[Problem]]) -> list[Problem]:
+def _found(read: Read, look: Callable[[sqlite3.Connection], Iterable[Problem]]) -> list[Problem]:
     found: list[Problem] = []
     try:
-        with database.read() as db:
+        with read() as db:
             found.extend(look(db))
     except CheckpointError as error:  # so broken that SQLite cannot read on
         found.append(Problem("file", str(error)))
@@ -62,7 +67,7 @@ def _expected_objects() -> set[tuple[str, str]]:
     return {(words[1].lower(), words[2]) for words in made if words[0] == "CREATE"}
 
 
-def _namespace(database: Database, namespace: int, place: Place) -> Iterator[Problem]:
+def _namespace(read: Read, namespace: int, place: Place) -> Iterator[Problem]:
     values = _Values(place)
     for weights, look in (
         (tables.weights_of_checkpoints, _checkpoints),
@@ -70,25 +75,23 @@ def _namespace(database: Database, namespace: int, place: Place) -> Iterator[Pro
         (tables.weights_of_effects, partial(_effects, place)),
         (tables.weights_of_blobs, values.look),
     ):
-        yield from _in_batches(database, partial(weights, namespace=namespace), look)
+        yield from _in_batches(read, partial(weights, namespace=namespace), look)
 
 
 class Look(Protocol):
     def __call__(self, db: sqlite3.Connection, keys: Sequence[int]) -> Iterable[Problem]: ...
 
 
-def _in_batches(
-    database: Database, weigh: Callable[[sqlite3.Connection], Sequence[Weight]], look: Look
-) -> Iterator[Problem]:
+def _in_batches(read: Read, weigh: Callable[[sqlite3.Connection], Sequence[Weight]], look: Look) -> Iterator[Problem]:
     """A read for each few rows. Those that somebody deletes in between are simply not there any more."""
     try:
-        with database.read() as db:
+        with read() as db:
             weights = weigh(db)
     except CheckpointError as error:
         yield Problem("file", str(error))
         return
     for keys in _batches(weights):
-        yield from _found(database, partial(look, keys=keys))
+        yield from _found(read, partial(look, keys=keys))
 
 
 def _batches(weights: Iterable[Weight]) -> Iterator[Sequence[int]]:
@@ -114,6 +117,14 @@ def _checkpoints(db: sqlite3.Connection, keys: Sequence[int]) -> Iterator[Proble
         if isinstance(body, Body):
             found = {channel for channel, version in body.versions.items() if (channel, version) in there}
             yield from _attempted("value", place_of(row), partial(body.require_stored, found))
+
+
+def require_sound(db: sqlite3.Connection, namespace: int) -> None:
+    """In a transaction. Raises `Unsound` for the first row that could not have been written."""
+    named = tables.name_of_namespace(db, namespace)
+    assert named is not None  # whoever asks has just stored it
+    for problem in _namespace(lambda: nullcontext(db), namespace, Place(*named)):
+        raise Unsound(problem.detail)
 
 
 def _read_whole(row: CheckpointRow, body: Body | DamagedError) -> None:

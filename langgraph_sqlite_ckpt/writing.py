@@ -33,9 +33,34 @@ from langgraph_sqlite_ckpt.custody import Owner
 from langgraph_sqlite_ckpt.database import Database
 from langgraph_sqlite_ckpt.encoding import encode, encode_metadata, encode_packed, encode_parts, is_inline, storable_text
 from langgraph_sqlite_ckpt.errors import EncodeError, Place, StorageError
+from langgraph_sqlite_ckpt.migrations import Migrations
 from langgraph_sqlite_ckpt.operations import Operation, Stale
 from langgraph_sqlite_ckpt.runs import NOTHING_NEXT, named_run, next_nodes, run_of
-from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, NewBlob, NewCheckpoint, NewWrite, Version
+from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, BlobName, NewBlob, NewCheckpoint, NewWrite, Version
+
+
+class Settled:
+    """The last checkpoints that were stored with every value at today's state version, or known to be equal to it.
+
+    What a child of theirs leaves unchanged is stored already, under its version. Others' children are compared with what
+    the file has, once. Thread-safe: each step is one operation on a dict.
+    """
+
+    _MOST = 10_000
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[str, str], str | None] = {}
+
+    def latest(self, place: Place) -> str | None:
+        return self._latest.get((place.thread_id, place.checkpoint_ns))
+
+    def remember(self, place: Place) -> None:
+        if len(self._latest) >= self._MOST:
+            self._latest.clear()
+        self._latest[place.thread_id, place.checkpoint_ns] = place.checkpoint_id
+
+    def forget(self, place: Place) -> None:
+        self._latest.pop((place.thread_id, place.checkpoint_ns), None)
 
 
 @dataclass(frozen=True)
@@ -47,6 +72,8 @@ class Store:
     limits: Limits
     owner: Owner
     trimmer: retention.Trimmer | None = None
+    migrations: Migrations = field(default_factory=lambda: Migrations(()))
+    settled: Settled = field(default_factory=Settled)
     inside: sqlite3.Connection | None = None  # the transaction in which this is used, if it is
 
     def read(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -114,9 +141,11 @@ class PutCheckpoint(Put):
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]
     new_versions: ChannelVersions
+    upgraded_in: int | None = None  # the namespace of a stored checkpoint that only changes its shape, and perhaps its name
     _fresh: Mapping[str, Version] = field(init=False)  # channels with a new value
     _unchanged: Mapping[str, Version] = field(init=False)  # channels whose value the file should have
     _values: dict[str, tuple[str, bytes]] = field(init=False, default_factory=dict)  # serialised, each once
+    _apart: Mapping[str, Any] = field(init=False)  # values that differ from what their version means to others
     _row: NewCheckpoint = field(init=False)
     _drafts: Sequence[Draft] = field(init=False)
     _kept: Mapping[str, Version] = field(init=False)  # channels whose value the file has under that version
@@ -127,8 +156,41 @@ class PutCheckpoint(Put):
 
     def prepare(self) -> None:
         beside, self._fresh, self._unchanged = self._sort()
-        self._pack_values()
-        self._row = self._encode_row(beside)
+        self._pack_values(compare=not self.is_settled)
+        self._row = self._encode_row({**beside, **self._apart})
+
+    @property
+    def _state_version(self) -> int:
+        return self.store.migrations.version
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what is unchanged can only be what the file has under its version."""
+        if not self._state_version:
+            return True
+        latest = self.store.settled.latest(self.place)
+        return self.upgraded_in is None and latest is not None and latest == self.parent_id
+
+    def _compare(self) -> None:
+        """The unchanged values with what the file has: migrations may have changed some."""
+        with self.store.read() as db:
+            heads = tables.blobs_named(db, self._names(self._found_namespace(db), self._unchanged))
+            chain = Chain(tables.chain(db, [head.id for head in heads]))
+        for head in (head for head in heads if head.type != NO_VALUE):
+            value = self.checkpoint["channel_values"][head.channel]
+            if self._value(head.channel) == (head.type, _raw(chain, head)):
+                self._kept = {**self._kept, head.channel: self._unchanged[head.channel]}
+                self._same[head.channel] = head.id
+            elif head.state_version == self._state_version:
+                self._apart = {**self._apart, head.channel: value}
+
+    def _found_namespace(self, db: sqlite3.Connection) -> int:
+        if self.upgraded_in is not None:
+            return self.upgraded_in
+        return tables.find_namespace(db, self.place.thread_id, self.place.checkpoint_ns) or 0
+
+    def _names(self, namespace: int, versions: Mapping[str, Version]) -> Sequence[BlobName]:
+        return [BlobName(namespace, *item, self._state_version) for item in versions.items()]
 
     def encode(self, promised: Mapping[Key, Version]) -> None:
         beside, self._fresh, self._unchanged = self._sort()
@@ -136,11 +198,18 @@ class PutCheckpoint(Put):
         for channel in [*self._fresh, *(unsure.keys() - dict(self._already_stored(unsure)).keys())]:
             self._value(channel)
         self._row = self._encode_row(beside)
+        if self._state_version:
+            self.store.settled.remember(self.place)
 
-    def _pack_values(self) -> None:
+    def _pack_values(self, *, compare: bool) -> None:
         """Against those that the file holds now."""
-        self._kept, self._same = dict(self._already_stored(self._unchanged)), {}
-        gaps = {channel: version for channel, version in self._unchanged.items() if channel not in self._kept}
+        self._kept, self._same, self._apart = {}, {}, {}
+        if compare:
+            self._compare()
+        else:
+            self._kept = dict(self._already_stored(self._unchanged))
+        there = self._kept.keys() | self._apart.keys()
+        gaps = {channel: version for channel, version in self._unchanged.items() if channel not in there}
         self._drafts = [*self._draft(self._fresh, fresh=True), *self._draft(gaps, fresh=False)]
 
     def _value(self, channel: str) -> tuple[str, bytes]:
@@ -176,8 +245,7 @@ class PutCheckpoint(Put):
                 unsure[channel] = version
         if unsure:
             with self.store.read() as db:
-                namespace = tables.find_namespace(db, self.place.thread_id, self.place.checkpoint_ns) or 0
-                heads = tables.blobs_named(db, [(namespace, *item) for item in unsure.items()])
+                heads = tables.blobs_named(db, self._names(self._found_namespace(db), unsure))
             yield from ((head.channel, unsure[head.channel]) for head in heads if head.type != NO_VALUE)
 
     def _draft(self, versions: Mapping[str, Version], *, fresh: bool) -> Iterator[Draft]:
@@ -192,7 +260,11 @@ class PutCheckpoint(Put):
                 place = self.place._replace(channel=channel)
                 raise EncodeError(place, f"{len(raw)} bytes ({len(packed.data)} packed) are too large for a row")
             yield Draft(
-                NewBlob(channel, version, kind, packed.codec, base, position, *packed[1:3], packed.data), raw, fresh
+                NewBlob(
+                    channel, version, self._state_version, kind, packed.codec, base, position, *packed[1:3], packed.data
+                ),
+                raw,
+                fresh,
             )
 
     def _pack(self, channel: str, raw: bytes) -> tuple[Packed, int | None, int]:
@@ -235,6 +307,7 @@ class PutCheckpoint(Put):
             source=storable_text(source) if isinstance(source, str) else None,
             next=next_nodes(self.checkpoint["channel_values"]),
             created_at=_utc(created_at),
+            state_version=self._state_version,
             metadata=metadata.text,
             exact_type=metadata.exact_type,
             exact=metadata.exact,
@@ -289,18 +362,22 @@ class PutCheckpoint(Put):
 
     def _apply_packed(self, db: sqlite3.Connection) -> None:
         for _ in range(_TRIES):
-            self._pack_values()
+            self._pack_values(compare=False)
             with suppress(Stale):  # memory was wrong about the file, and has forgotten it
                 return self.apply(db)
         raise StorageError(f"{self.store.database.path}: values do not fit those that are stored; see verify()")
 
     def apply(self, db: sqlite3.Connection) -> None:
         row, place = self._row, self.place
-        self.store.owner.hold(db, place.thread_id)
+        if self.upgraded_in is None:
+            self.store.owner.hold(db, place.thread_id)
         standing = tables.find_standing(db, place.thread_id, place.checkpoint_ns, row.checkpoint_id, row.parent_id)
+        if standing.state_version is not None:
+            self.store.migrations.require_known(standing.state_version, place)
         self._store_blobs(db, standing.namespace)
-        if standing.present:
-            tables.replace_checkpoint(db, standing.namespace, named_run(self.metadata), row)
+        if standing.state_version is not None:
+            shows = self.upgraded_in is None
+            tables.replace_checkpoint(db, standing.namespace, named_run(self.metadata), row, shows=shows)
         else:
             tables.insert_checkpoint(db, standing.namespace, run_of(db, place, self.metadata, row, standing), row)
             if self.store.trimmer is not None and not place.checkpoint_ns:
@@ -308,17 +385,18 @@ class PutCheckpoint(Put):
 
     def _store_blobs(self, db: sqlite3.Connection, namespace: int) -> None:
         there = self._there(db, namespace)
-        present = {head.channel: head.id for head in there if head.type != NO_VALUE}
+        present = {head.channel: head for head in there if head.type != NO_VALUE}
         self._require_what_it_leans_on(db, present)
         replaced = self._replaced(there)
         for blob in replaced:
             tables.retire_blob(db, blob)
         for blob in self._emptied(present):
             tables.empty_blob(db, blob)
+        at_today = {channel for channel, head in present.items() if head.state_version == self._state_version}
         self._stored = [
             (tables.insert_blob(db, namespace, draft.blob), draft)
             for draft in self._drafts
-            if draft.fresh or draft.blob.channel not in present
+            if draft.fresh or draft.blob.channel not in at_today
         ]
         if replaced:
             tables.delete_unneeded_blobs(db, namespace)
@@ -329,34 +407,50 @@ class PutCheckpoint(Put):
         names = {**self.new_versions, **self._kept, **drafted}
         if not names:
             return ()
-        return tables.blobs_named(db, [(namespace, *name) for name in names.items()])
+        return tables.blobs_named(db, self._names(namespace, names))
 
-    def _require_what_it_leans_on(self, db: sqlite3.Connection, present: Mapping[str, int]) -> None:
+    def _require_what_it_leans_on(self, db: sqlite3.Connection, present: Mapping[str, BlobHead]) -> None:
         """Somebody may have deleted or replaced it since: a thread, pruned by another process in the middle of its run."""
         bases = {draft.blob.base for draft in self._drafts if draft.blob.base is not None}
-        there = self._kept.keys() <= present.keys() and self._same.items() <= present.items()
+        ids = {channel: head.id for channel, head in present.items()}
+        there = self._kept.keys() <= ids.keys() and self._same.items() <= ids.items() and not self._filled(present)
         if not there or (bases and tables.missing_blobs(db, bases)):
+            self.store.settled.forget(self.place)
             for channel in self.checkpoint["channel_values"]:
                 self.store.recent.forget(self._key(channel))
             raise Stale
+
+    def _filled(self, present: Mapping[str, BlobHead]) -> bool:
+        """Whether somebody else stored a migrated value meanwhile, perhaps another one: it has to be compared."""
+        gaps = {draft.blob.channel for draft in self._drafts if not draft.fresh}
+        version = self._state_version
+        return version > 0 and any(head.channel in gaps and head.state_version == version for head in present.values())
 
     def _replaced(self, there: Sequence[BlobHead]) -> Sequence[int]:
         """A new version means what this checkpoint says; where one had no value, this one fills the gap."""
         fresh = {draft.blob.channel: draft.fresh for draft in self._drafts}
         return [
-            head.id for head in there if fresh.get(head.channel, False) or (head.type == NO_VALUE and head.channel in fresh)
+            head.id
+            for head in there
+            if head.state_version == self._state_version
+            and (fresh.get(head.channel, False) or (head.type == NO_VALUE and head.channel in fresh))
         ]
 
-    def _emptied(self, present: Mapping[str, int]) -> Sequence[int]:
+    def _emptied(self, present: Mapping[str, BlobHead]) -> Sequence[int]:
         """It may also say that there is no value any more, or a scalar, which stands beside the body."""
         filled = {draft.blob.channel for draft in self._drafts} | self._kept.keys()
-        return [blob for channel, blob in present.items() if channel not in filled]
+        return [head.id for channel, head in present.items() if channel not in filled]
 
     # --- after it ---
 
     def committed(self) -> None:
-        self.on_disk()
+        if self.upgraded_in is None:
+            self.on_disk()
         self._remember()
+        if self._state_version and not self._apart:
+            self.store.settled.remember(self.place)
+        elif self._state_version:
+            self.store.settled.forget(self.place)
 
     def on_disk(self) -> None:
         super().on_disk()
@@ -367,6 +461,13 @@ class PutCheckpoint(Put):
         for blob, draft in self._stored:
             value = Value(blob, draft.blob.version, draft.blob.position, draft.blob.type, draft.raw)
             self.store.recent.remember(self._key(draft.blob.channel), value)
+
+
+def _raw(chain: Chain, head: BlobHead) -> bytes | None:
+    try:
+        return chain.raw(head.id)
+    except Damaged:  # it equals nothing
+        return None
 
 
 @dataclass
@@ -397,6 +498,11 @@ class PutWrites(Put):
     def weight(self) -> int:
         return sum(len(row.data) for row in self._rows)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the checkpoint that it belongs to is known to be up to date."""
+        return not self.store.migrations.version or self.store.settled.latest(self.place) == self.checkpoint_id
+
     def apply_after(self, db: sqlite3.Connection, store: Store) -> None:  # noqa: ARG002  # likewise
         self.apply(db)
 
@@ -410,12 +516,22 @@ class PutWrites(Put):
         if not self._rows:
             return
         self.store.owner.hold(db, self.place.thread_id)
-        namespace = tables.intern_namespace(db, self.place.thread_id, self.place.checkpoint_ns)
+        thread_id, checkpoint_ns = self.place.thread_id, self.place.checkpoint_ns
+        namespace, state_version = tables.find_target(db, thread_id, checkpoint_ns, self.checkpoint_id)
+        if state_version is not None:
+            self.store.migrations.require_known(state_version, self.place)
+        if namespace is None:
+            namespace = tables.intern_namespace(db, thread_id, checkpoint_ns)
         tables.keep_first_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx >= 0])
         tables.replace_writes(db, namespace, self.checkpoint_id, [row for row in self._rows if row.idx < 0])
 
     def committed(self) -> None:
         self.on_disk()
+
+    def on_disk(self) -> None:
+        if self._rows:
+            super().on_disk()
+            self.store.owner.reached(self.place.thread_id, the_end=False)
 
 
 def _utc(moment: Any) -> str:

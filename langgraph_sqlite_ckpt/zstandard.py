@@ -1,8 +1,9 @@
-"""zstd, from wherever this Python has it, in the two calls that we need."""
+"""zstd, from wherever this Python has it, in the few calls that we need."""
 
 from __future__ import annotations
 
 import sys
+from typing import IO, cast
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -30,6 +31,17 @@ def compressed(raw: bytes, *, level: int, prefix: bytes = b"") -> bytes:
     if len(raw) + len(prefix) >= _LONG_RANGE_FROM:
         options |= _LONG_RANGE
     return zstd.compress(raw, options=options, zstd_dict=zstd.ZstdDict(prefix, is_raw=True).as_prefix)
+
+
+def opened_to_write(raw: IO[bytes]) -> IO[bytes]:
+    """A stream into one frame; what repeats within 128 MB costs next to nothing."""
+    options = {CompressionParameter.compression_level: 3, CompressionParameter.checksum_flag: 1, **_LONG_RANGE}
+    return cast("IO[bytes]", zstd.open(raw, "wb", options=options))
+
+
+def opened_to_read(raw: IO[bytes]) -> IO[bytes]:
+    """Reading raises `ZstdError` or `EOFError` where the frame is not whole."""
+    return cast("IO[bytes]", zstd.open(raw, "rb", options=_ANY_WINDOW))
 
 
 def decompressed(data: bytes, size: int, prefix: bytes = b"") -> bytes:

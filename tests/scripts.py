@@ -1,11 +1,12 @@
 """Python scripts in processes of their own, for what a test's own process cannot try."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,18 @@ def run(script: str, *args: object, flags: Sequence[str] = (), seconds: float = 
     assert process.returncode == 0, out + err
     assert "Traceback" not in err, err
     return out
+
+
+def crash(path: Path, work: Callable[[SqliteSaver], object]) -> None:
+    """Work in a forked process that is killed in it, or right after."""
+    child = os.fork()
+    if not child:
+        try:
+            work(SqliteSaver(path, synchronous="normal"))
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 
 
 def folder_for_anyone() -> "tempfile.TemporaryDirectory[str]":

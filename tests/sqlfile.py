@@ -76,7 +76,11 @@ class Tap:
         self.statements.append(statement)
         self.before(db, statement)
         result = run(statement, *parameters)
-        self.after(db, statement)
+        try:
+            self.after(db, statement)
+        except BaseException:
+            result.close()  # it would live in this frame as long as the error; without us, nobody has it
+            raise
         return result
 
 

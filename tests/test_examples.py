@@ -208,6 +208,26 @@ def test_agents_in_processes_threads_and_coroutines_share_one_file_and_lose_noth
     assert re.search(r"560 steps in [\d.]+ s: [1-9]\d* steps/s\n", out)
 
 
+# schema_evolution
+
+
+def test_a_thread_of_an_older_release_ends_like_one_of_the_newer_release() -> None:
+    out = run("schema_evolution.py")
+    first, second, third, rest = re.split(r"\[process \d+ ended with exit code 0\]\n", out)
+    assert "report-1 waits in 'act'" in first
+    assert "tool_calls" not in first
+    assert in_order(
+        second, "report-1 waits in 'use_tools'", "messages", "tool_calls", "version     2", "May I send the report?"
+    )
+    assert in_order(second, "answered", "the person said: yes", "{'tool': 'send', 'argument': 'report'}")
+    assert "ends with the same\n" in second
+    assert re.search(
+        r"would rewrite (\d+) checkpoints \(errors: 0\), rewrote \1, then 0; problems in the file: 0\n", second
+    )
+    assert "refused: its states are at version 3, and this program's migrations go up to 0" in third
+    assert not rest.strip()
+
+
 # supervisor
 
 

@@ -10,7 +10,7 @@ import pytest
 import langgraph_sqlite_ckpt as package
 
 FOLDER = Path(package.__file__).parent
-MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "__main__"))
 LISTED = re.findall(r"^    (\w+) +\S", (package.__doc__ or "").partition("this list only:")[2], re.MULTILINE)
 
 TRANSACTION = re.compile(r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE)\b")
@@ -92,7 +92,7 @@ def test_tables_know_sqlite_alone() -> None:
 # --- connections and transactions ---
 
 
-def test_only_the_database_opens_connections() -> None:
+def test_only_the_database_opens_connections_and_who_copies_a_whole_file() -> None:
     opening = {
         module
         for module in MODULES
@@ -108,26 +108,30 @@ def test_only_the_database_opens_connections() -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "sqlite3"
     }
 
-    assert opening == {"database"}
+    assert opening == {"database", "wholefile"}
     assert from_sqlite == set()  # no `from sqlite3 import connect` either
 
 
 def test_only_the_database_begins_and_ends_transactions() -> None:
-    assert {module for module in MODULES if any(map(TRANSACTION.match, texts(module)))} == {"database"}
+    """But for the locks of somebody who copies a whole file."""
+    assert {module for module in MODULES if any(map(TRANSACTION.match, texts(module)))} == {"database", "wholefile"}
     assert {module for module in MODULES if [*calls(source(module), "commit", "rollback")]} == set()
 
 
-def test_only_three_modules_execute_anything() -> None:
-    """`database` its transactions and pragmas, `file` its look at somebody's file, `tables` all the rest."""
+def test_only_four_modules_execute_anything() -> None:
+    """`database` and `wholefile` transactions and pragmas, `file` and `foreign` a look at somebody's file, `tables` the rest."""
     assert {module for module in MODULES if [*calls(source(module), "execute", "executemany", "executescript")]} == {
         "database",
         "file",
+        "foreign",
         "tables",
+        "wholefile",
     }
 
 
-def test_the_database_executes_transactions_pragmas_and_the_schema_only() -> None:
-    for call in calls(source("database"), "execute", "executemany", "executescript"):
+@pytest.mark.parametrize("module", ["database", "wholefile"])
+def test_the_database_executes_transactions_pragmas_and_the_schema_only(module: str) -> None:
+    for call in calls(source(module), "execute", "executemany", "executescript"):
         texts = [node.value for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)]
         said = [text for text in texts if isinstance(text, str) and (TRANSACTION.match(text) or text.startswith("PRAGMA "))]
 
@@ -138,12 +142,13 @@ def test_the_database_executes_transactions_pragmas_and_the_schema_only() -> Non
 
 
 def test_statements_on_tables_stand_in_tables_only() -> None:
-    """But for the schema and its views, `listing`'s conditions, and `file`'s look at what SQLite says of a file."""
+    """But for the schema and its views, `listing`'s conditions, and what is read of somebody else's file."""
     assert {module for module in MODULES if any(map(STATEMENT.search, texts(module)))} == {
         "tables",
         "schema",
         "listing",
         "file",
+        "foreign",
     }
 
 
@@ -225,7 +230,7 @@ def not_literal(tree: ast.Module, *methods: str) -> list[str]:
 
 
 def test_statements_are_literals_of_their_module() -> None:
-    for module in ("tables", "file"):
+    for module in ("tables", "file", "foreign"):
         assert not_literal(source(module), "execute", "executemany", "executescript") == []
 
 
@@ -274,7 +279,9 @@ def documented() -> set[str]:
     for module in [*MODULES, "__init__"]:
         body = source(module).body
         found |= {
-            node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
+            node.name
+            for node in body
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node)
         }
         for node, after in zip(body, body[1:], strict=False):
             if isinstance(node, ast.Assign) and is_text_alone(after):

@@ -527,7 +527,7 @@ def test_a_reference_savers_file_is_refused_untouched_with_what_to_do(path: Path
 
     with Reference.from_conn_string(str(path)) as reference:
         put(reference, {"a": 1})
-    refused(path, ForeignFileError, "langgraph-checkpoint-sqlite.*Name a new file")
+    refused(path, ForeignFileError, "langgraph-checkpoint-sqlite.*langgraph-sqlite-ckpt import")
 
 
 def test_somebody_elses_database_is_refused_untouched(path: Path) -> None:

@@ -1,0 +1,20 @@
+"""The command line: what an agent did, and what the Python API does, without writing Python.
+
+    app        the application: opening files, errors as exit codes, questions, progress
+    looking    threads, runs, history, show, diff
+    keeping    stats, verify, compact, sweep, delete, prune
+    moving     copy, import, export, load
+    page       a thread as one HTML page
+    drawing    steps, values and changes for the terminal, and as Mermaid
+    changes    what is different between two values
+    timeline   a thread as a tree of steps
+
+A command is a function with `@command(example=...)`; to add one, write it in the module that it belongs to.
+"""
+
+from __future__ import annotations
+
+from langgraph_sqlite_ckpt.cli import keeping, looking, moving
+from langgraph_sqlite_ckpt.cli.app import run
+
+__all__ = ["keeping", "looking", "moving", "run"]

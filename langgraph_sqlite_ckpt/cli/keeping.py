@@ -1,0 +1,172 @@
+"""stats, verify, compact, sweep, delete, prune: a file that stays small and well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.cli import drawing
+from langgraph_sqlite_ckpt.cli.app import (
+    PROBLEMS,
+    AsJson,
+    File,
+    NotThere,
+    Yes,
+    command,
+    console,
+    duration,
+    many,
+    out,
+    out_json,
+    progress,
+    size,
+    sure,
+    to_read,
+    to_write,
+)
+from langgraph_sqlite_ckpt.overview import Size
+from langgraph_sqlite_ckpt.saver import SqliteSaver
+from langgraph_sqlite_ckpt.sweeping import FINISHED, Swept
+
+Threads = Annotated[list[str], typer.Argument(help="The threads' ids.", metavar="THREAD...", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
+
+
+@command("stats agent.db")
+def stats(
+    file: File, *, top: Annotated[int, typer.Option(min=0, help="How many of the largest.")] = 10, as_json: AsJson = False
+) -> None:
+    """What takes the space: the file, its largest threads and channels."""
+    with to_read(file) as saver:
+        found = saver.stats(top=top)
+    if as_json:
+        largest = {
+            "threads_by_size": [item._asdict() for item in found.threads_by_size],
+            "channels_by_size": [item._asdict() for item in found.channels_by_size],
+        }
+        out_json({**found._asdict(), **largest})
+        return
+    out(f"file         {size(found.file_bytes)}, of which free {size(found.free_bytes)}; -wal {size(found.wal_bytes)}")
+    out(f"threads      {found.threads:,}")
+    out(f"checkpoints  {found.checkpoints:,}")
+    _largest("THREAD", found.threads_by_size)
+    _largest("CHANNEL", found.channels_by_size)
+
+
+def _largest(heading: str, sizes: Iterable[Size]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(heading, overflow="fold")
+    table.add_column("STORED", justify="right")
+    table.add_column("UNPACKED", justify="right")
+    for item in sizes:
+        table.add_row(drawing.safe(item.name), size(item.stored), size(item.uncompressed))
+    if table.row_count:
+        out("")
+        console().print(table)
+
+
+@command("verify agent.db")
+def verify(file: File, *, as_json: AsJson = False) -> None:
+    """Read the whole file and check that every row is what was written. Exit code 1: it is not."""
+    with to_read(file) as saver:
+        problems = saver.verify()
+    if as_json:
+        out_json([problem._asdict() for problem in problems])
+    for problem in () if as_json else problems:
+        console().print(Text(f"{problem.kind}: {drawing.safe(problem.detail)}", "red"))
+    if problems:
+        raise typer.Exit(PROBLEMS)
+    if not as_json:
+        out("every row is what was written")
+
+
+@command("compact agent.db")
+def compact(file: File, *, as_json: AsJson = False) -> None:
+    """Give free pages back to the disk, in short steps, beside writers."""
+    with to_write(file) as saver, progress("bytes given back") as report:
+        given = saver.compact(report)
+    if as_json:
+        out_json({"bytes": given})
+    else:
+        out(f"gave {size(given)} back to the disk")
+
+
+@command("sweep agent.db --idle-for 30d --dry-run")
+def sweep(
+    file: File,
+    *,
+    idle_for: Annotated[str | None, typer.Option(help="Threads without a new checkpoint for so long go: 30d, 12h.")] = None,
+    keep_last: Annotated[int | None, typer.Option(help="Of the others, all but the last so many checkpoints go.")] = None,
+    status: Annotated[list[str] | None, typer.Option(help="Only threads like this. Default: completed, failed.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete idle threads, and old checkpoints of the others. What waits or runs stays, unless --status names it."""
+    idle = None if idle_for is None else duration(idle_for)
+    statuses = tuple(status) if status else FINISHED
+    with to_write(file) as saver:
+        would = saver.sweep(idle_for=idle, keep_last=keep_last, statuses=statuses, dry_run=True)
+        if dry_run or not would.checkpoints:
+            _swept("would go", would, as_json=as_json)
+            return
+        sure(f"Delete {_counts(would)}?", yes=yes, quiet=as_json)
+        swept = saver.sweep(idle_for=idle, keep_last=keep_last, statuses=statuses)
+    _swept("gone", swept, as_json=as_json)
+
+
+def _counts(swept: Swept) -> str:
+    return f"{many(swept.threads, 'thread')}, {many(swept.checkpoints, 'checkpoint')}, {size(swept.bytes)}"
+
+
+def _swept(what: str, swept: Swept, *, as_json: bool) -> None:
+    if as_json:
+        out_json(swept._asdict())
+        return
+    out(f"{what}: {_counts(swept)}")
+    if swept.damaged:
+        out(f"{many(swept.damaged, 'thread')} with a damaged row stay: see `verify`")
+
+
+@command("delete agent.db job-1 job-2")
+def delete(file: File, threads: Threads, *, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Delete whole threads."""
+    with to_write(file) as saver:
+        counts = _counts_of(saver, threads)
+        sure(f"Delete {many(len(counts), 'thread')} with {many(sum(counts), 'checkpoint')}?", yes=yes, quiet=as_json)
+        for thread in threads:
+            saver.delete_thread(thread)
+    _done("deleted", counts, [0] * len(counts), as_json=as_json)
+
+
+@command("prune agent.db job-1")
+def prune(file: File, threads: Threads, *, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Keep only the latest checkpoint of threads, with all that it needs to go on."""
+    with to_write(file) as saver:
+        counts = _counts_of(saver, threads)
+        sure(f"Delete all but the latest of {many(sum(counts), 'checkpoint')}?", yes=yes, quiet=as_json)
+        saver.prune(threads, strategy="keep_latest")
+        with saver._shared.read() as db:
+            left = [tables.count_of_thread(db, thread) for thread in threads]
+    _done("pruned", counts, left, as_json=as_json)
+
+
+def _counts_of(saver: SqliteSaver, threads: Sequence[str]) -> list[int]:
+    with saver._shared.read() as db:
+        for thread in threads:
+            if not tables.namespaces_of(db, thread):
+                raise NotThere(f"there is no thread {thread!r}; nothing was deleted")
+        return [tables.count_of_thread(db, thread) for thread in threads]
+
+
+def _done(what: str, before: Sequence[int], left: Sequence[int], *, as_json: bool) -> None:
+    gone = sum(before) - sum(left)
+    if as_json:
+        out_json({"threads": len(before), "checkpoints_deleted": gone, "checkpoints_left": sum(left)})
+    else:
+        out(f"{what} {many(len(before), 'thread')}: {many(gone, 'checkpoint')} gone, {sum(left):,} left")
