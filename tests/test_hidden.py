@@ -12,7 +12,7 @@ from sqlfile import sql
 from threads import multiply, saver
 from watch import Watch, watch
 
-from langgraph_sqlite_ckpt import SqliteSaver
+from langgraph_sqlite_ckpt import SqliteSaver, export_thread, load_thread, rename_channel
 
 __all__ = ["saver", "watch"]  # fixtures
 COUNTED = {"counters_since_delta_snapshot": {"log": (1, 1)}}
@@ -146,6 +146,30 @@ def test_a_copy_has_it_too(pruned: Face, path: Path) -> None:
     assert hidden(path) == [0, 1, 2, 3]
     assert log(pruned, config("copy")) == [1, 2, 3, 4]
     assert list(pruned.verify()) == []
+
+
+def test_a_thread_that_is_exported_has_it_too(pruned: Face, path: Path, tmp_path: Path) -> None:
+    export_thread(pruned.saver, "t", tmp_path / "t.json")
+    pruned.delete_thread("t")
+    load_thread(pruned.saver, tmp_path / "t.json")
+    assert (shown(pruned), hidden(path)) == ([4], [0, 1, 2, 3])
+    assert log(pruned, config()) == [1, 2, 3, 4]
+
+
+def test_it_is_migrated_and_stays_hidden(pruned: Face, path: Path) -> None:
+    with SqliteSaver(path, migrations=[rename_channel("log", "diary")]) as today:
+        for rewritten in (False, True):
+            if rewritten:
+                today.migrate_all()
+            [item] = today.list(None)
+            assert item.parent_config is None
+            found = today.get_delta_channel_history(config=config(), channels=["diary"])["diary"]["writes"]
+            assert [value for _, _, value in found] == [1, 2, 3, 4]
+            assert hidden(path) == [0, 1, 2, 3]
+        assert sql(path, "SELECT DISTINCT state_version FROM checkpoint") == [(1,)]
+        today.prune(["t"])
+        assert len(today.get_delta_channel_history(config=config(), channels=["diary"])["diary"]["writes"]) == 4
+        assert list(today.verify()) == []
 
 
 def test_verify_finds_one_that_is_damaged_and_one_that_nobody_needs(pruned: Face, path: Path) -> None:
