@@ -113,7 +113,7 @@ def _growing(items: Iterator[T]) -> Iterator[Sequence[T]]:
     size = 4
     while some := list(islice(items, size)):
         yield some
-        size = min(4 * size, 2048)
+        size = min(size * (8 if size < 256 else 4), 2048)
 
 
 def _seed_from(walked: Walk, names: Mapping[str, str], body: Body, stored: Named[BlobHead]) -> set[str]:
