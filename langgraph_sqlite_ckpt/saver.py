@@ -419,8 +419,12 @@ class Shared:
         _OPEN.add(self)
         self.database.renew = self._renew
         self._renew()
-        if not database.read_only:
-            record_the_gone(database)
+        try:
+            if not database.read_only:
+                record_the_gone(database)
+        except BaseException:  # Ctrl-C, say: nobody will have this saver to close it
+            database.close()
+            raise
 
     def _renew(self) -> None:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
