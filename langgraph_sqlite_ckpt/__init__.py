@@ -49,6 +49,8 @@ To read the code, start at the top; imports point down this list only:
     splice     two versions that differ in one place
     zstandard  zstd, in the few calls that we need
     tables     every SQL statement
+    sealing    rows as the file has them where it is encrypted
+    keys       keys, and the one cipher
     opaque     values without anybody's classes: to move them, and to look at them
     serde      safe decoding
     errors     every error, drawn once
@@ -71,6 +73,7 @@ from langgraph_sqlite_ckpt.errors import (
     EncodeError,
     ForeignFileError,
     InvalidRequest,
+    KeyNeeded,
     MigrationError,
     NewerFileError,
     NewerStateError,
@@ -82,6 +85,7 @@ from langgraph_sqlite_ckpt.errors import (
 )
 from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.importing import import_file
+from langgraph_sqlite_ckpt.keys import read_key
 from langgraph_sqlite_ckpt.migrations import rename_channel, rename_node
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
 from langgraph_sqlite_ckpt.portable import Exported, export_thread, load_thread
@@ -118,6 +122,7 @@ __all__ = [
     "Flush",
     "ForeignFileError",
     "InvalidRequest",
+    "KeyNeeded",
     "Migrated",
     "MigrationError",
     "NewerFileError",
@@ -141,6 +146,7 @@ __all__ = [
     "export_thread",
     "import_file",
     "load_thread",
+    "read_key",
     "rename_channel",
     "rename_node",
     "restore",
