@@ -20,6 +20,7 @@ To read the code, start at the top; imports point down this list only:
     once       what a task does outside, not repeated by a resume
     effects    the entries of it: begun, done, in doubt
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
+    rekeying   every row sealed with the key of today
     upgrading  stored states brought up to date, with a write or all of them
     backup     a copy of a file while it is used, and back again
     sweeping   idle threads and old checkpoints, in short transactions
@@ -90,6 +91,7 @@ from langgraph_sqlite_ckpt.migrations import rename_channel, rename_node
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
 from langgraph_sqlite_ckpt.portable import Exported, export_thread, load_thread
 from langgraph_sqlite_ckpt.recovery import Recovered
+from langgraph_sqlite_ckpt.rekeying import Rekeyed
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
@@ -132,6 +134,7 @@ __all__ = [
     "Problem",
     "ReadOnlyError",
     "Recovered",
+    "Rekeyed",
     "Run",
     "SafeSerializer",
     "Size",

@@ -61,9 +61,7 @@ def seal_write(keyring: Keyring, names: Names, checkpoint_id: str, row: tables.N
     return row._replace(checksum=0, data=_seal(keyring, row.checksum, row.data, _of_write(names, checkpoint_id, row)))
 
 
-def _of_write(
-    names: Names, checkpoint_id: str, row: tables.NewWrite | tables.WriteRow | tables.WriteOfThread
-) -> Where:
+def _of_write(names: Names, checkpoint_id: str, row: tables.NewWrite | tables.WriteRow | tables.WriteOfThread) -> Where:
     task = row.task_id, row.idx, row.task_path
     return ("write", *names, checkpoint_id, *task, row.channel, row.type, row.codec, row.size)
 

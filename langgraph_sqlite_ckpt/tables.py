@@ -1,7 +1,10 @@
 """Every SQL statement that touches the tables, one named function each: rows in, rows out.
 
-This module knows `sqlite3` and nothing of LangGraph. Where rows are encrypted, it alone notices (see `sealing.py`). Values are always bound. Where a statement takes many keys they are
+This module knows `sqlite3` and nothing of LangGraph. Values are always bound. Where a statement takes many keys they are
 bound as one JSON array, so that SQLite's limit on variables is never met and the statement is prepared once.
+
+Where rows are encrypted, it ends here: they are sealed on the way in and opened on the way out (see `sealing.py`). What does
+not open comes out as `Unopened`, so that only who needs it fails.
 """
 
 from __future__ import annotations
@@ -1095,7 +1098,8 @@ def writes_to_channels(
     for row in rows:
         write = opener.write(row[:-2])
         packed = write.type, write.codec, write.size, write.checksum, write.data
-        yield ChannelWrite(*row[-2:], write.task_id, *packed)
+        checkpoint, channel = row[-2:]
+        yield ChannelWrite(checkpoint, channel, write.task_id, *packed)
 
 
 def keep_first_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
@@ -1766,7 +1770,8 @@ def blobs_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[BlobOfTh
     """Bases before what was compressed against them."""
     rows = db.execute(
         "SELECT n.checkpoint_ns, b.id, b.base, b.channel, b.version, b.state_version, b.type, b.codec, b.position, b.size,"
-        " b.checksum, b.data, b.key_id FROM namespace n JOIN blob b ON b.namespace = n.id WHERE n.thread_id = ? ORDER BY b.id",
+        " b.checksum, b.data, b.key_id"
+        " FROM namespace n JOIN blob b ON b.namespace = n.id WHERE n.thread_id = ? ORDER BY b.id",
         (thread_id,),
     )
     return map(partial(_Opener(db).blob_of, thread_id), rows)
@@ -1788,7 +1793,8 @@ def writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[WriteOf
     """In the order in which they were written."""
     rows = db.execute(
         "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
-        " w.checksum, w.data, w.key_id FROM namespace n JOIN write w ON w.namespace = n.id WHERE n.thread_id = ? ORDER BY w.id",
+        " w.checksum, w.data, w.key_id"
+        " FROM namespace n JOIN write w ON w.namespace = n.id WHERE n.thread_id = ? ORDER BY w.id",
         (thread_id,),
     )
     return map(partial(_Opener(db).write_of, thread_id), rows)
