@@ -150,19 +150,28 @@ def _inflated(data: bytes, size: int) -> bytes:
 
 def require_checksum(checksum: int, *stored: bytes) -> None:
     """Of the bytes as they are stored: small even where the value is large."""
-    require_opened(*stored)
+    require_intact(*stored)
     try:
         same = checksum == checksum_of(*stored)
     except TypeError:  # something else than bytes stands there
         same = False
     if not same:
         raise Damaged("its checksum does not match")
+    require_opened(*stored)
 
 
 def require_opened(*stored: bytes | None) -> None:
+    require_intact(*stored)
     for data in stored:
         if isinstance(data, Unopened):
-            raise Locked(data) if data.missing else Damaged(data.why)
+            raise Locked(data)
+
+
+def require_intact(*stored: bytes | None) -> None:
+    """As far as can be seen: the right key may open it."""
+    for data in stored:
+        if isinstance(data, Unopened) and not data.missing:
+            raise Damaged(data.why)
 
 
 def checksum_of(*stored: bytes) -> int:

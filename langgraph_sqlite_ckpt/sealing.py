@@ -10,14 +10,15 @@ types, sizes and times; of the metadata `source`, `step`, `run_id`, `parents` an
 that views and filters look at (step, source, next, run_id, parent, times) are not bound: what counts is decided from what
 was sealed.
 
-A sealed row has the checksum that it had before inside, and 0 in its column. Its `exact` holds the whole metadata.
+A sealed row has the checksum of its sealed bytes in its column, so that those can be checked without the key, and the one
+that it had before inside. A sealed checkpoint's `exact` holds all of its metadata.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langgraph_sqlite_ckpt.errors import DamagedError, KeyNeeded, Place
 from langgraph_sqlite_ckpt.keys import Keyring, Unopened, UnopenedText, Where, missing_key, tag
@@ -44,7 +45,8 @@ def open_blob(keyring: Keyring, key_id: int | None, names: Names, row: Blob) -> 
 
 
 def seal_blob(keyring: Keyring, names: Names, row: Blob) -> Blob:
-    return row._replace(checksum=0, data=_seal(keyring, row.checksum, row.data, _of_blob(names, row)))
+    checksum, data = _seal(keyring, row.checksum, row.data, _of_blob(names, row))
+    return row._replace(checksum=checksum, data=data)
 
 
 def _of_blob(names: Names, row: tables.BlobRow | tables.BlobOfThread | tables.NewBlob) -> Where:
@@ -58,7 +60,8 @@ def open_write(keyring: Keyring, key_id: int | None, names: Names, row: Write) -
 
 
 def seal_write(keyring: Keyring, names: Names, checkpoint_id: str, row: tables.NewWrite) -> tables.NewWrite:
-    return row._replace(checksum=0, data=_seal(keyring, row.checksum, row.data, _of_write(names, checkpoint_id, row)))
+    checksum, data = _seal(keyring, row.checksum, row.data, _of_write(names, checkpoint_id, row))
+    return row._replace(checksum=checksum, data=data)
 
 
 def _of_write(names: Names, checkpoint_id: str, row: tables.NewWrite | tables.WriteRow | tables.WriteOfThread) -> Where:
@@ -94,7 +97,8 @@ def seal_effect(keyring: Keyring, names: Names, row: Effect) -> Effect:
         return row._replace(error=error)  # type: ignore[arg-type]  # text in clear, bytes where it is sealed
     if row.data is None:
         return row
-    return row._replace(checksum=0, data=_seal(keyring, row.checksum or 0, row.data, _of_effect(names, row)))
+    checksum, data = _seal(keyring, row.checksum or 0, row.data, _of_effect(names, row))
+    return row._replace(checksum=checksum, data=data)
 
 
 def _of_error(names: Names, row: tables.EffectRow | tables.EffectOfThread | tables.EffectHead) -> Where:
@@ -105,17 +109,22 @@ def _of_effect(names: Names, row: tables.EffectRow | tables.EffectOfThread) -> W
     return ("effect", *names, row.checkpoint_id, row.task_id, row.name, row.key, row.type, row.codec, row.size)
 
 
-def _seal(keyring: Keyring, checksum: int, data: bytes, where: Where) -> bytes:
-    return keyring.seal(_SUM.pack(checksum) + data, where)
+def _seal(keyring: Keyring, checksum: int, data: bytes, where: Where) -> tuple[int, bytes]:
+    sealed = keyring.seal(_SUM.pack(checksum) + data, where)
+    return zlib.crc32(sealed), sealed
 
 
-def _open(keyring: Keyring, key_id: int | None, checksum: int | None, stored: bytes, where: Where) -> tuple[int, bytes]:
+def _open(keyring: Keyring, key_id: int | None, checksum: Any, stored: bytes, where: Where) -> tuple[Any, bytes]:
     opened = keyring.open(key_id, stored, where)
     if isinstance(opened, Unopened) or key_id is None:
-        return checksum or 0, opened
-    if checksum != 0 or len(opened) < _SUM.size:
-        return 0, Unopened.of(stored, "its checksum was changed")
+        return checksum, opened
+    if checksum != zlib.crc32(stored):
+        return checksum, _changed(stored)
     return _SUM.unpack_from(opened)[0], opened[_SUM.size :]
+
+
+def _changed(stored: bytes) -> Unopened:
+    return Unopened.of(stored, "its checksum does not match")
 
 
 def require_open(names: Names, *parts: bytes | str | None) -> None:
@@ -140,36 +149,42 @@ def require_key(keyring: Keyring, key_id: int | None, names: Names) -> None:
 
 
 def seal_checkpoint(keyring: Keyring, names: Names, row: Checkpoint) -> Checkpoint:
-    row_id = row.checkpoint_id
     clear = keyring.clear_part(row.metadata)
-    hidden = keyring.seal(_framed(row, clear), _of_metadata(names, row_id, clear, row.exact_type))
+    hidden = keyring.seal(_framed(row, clear), _of_metadata(names, row.checkpoint_id, clear, row.exact_type))
     rest = None if row.rest is None else keyring.seal(row.rest, _of_rest(names, row))
     body = keyring.seal(row.body, _of_body(names, row, hidden, rest))
-    return row._replace(metadata=clear, exact=hidden, body=body, rest=rest, checksum=0)
+    sealed = row._replace(metadata=clear, exact=hidden, body=body, rest=rest)
+    return sealed._replace(checksum=_sum(sealed))
 
 
 def open_checkpoint(keyring: Keyring, key_id: int | None, names: Names, row: Checkpoint) -> Checkpoint:
+    """Where its body does not open, the other parts stay sealed."""
     body = keyring.open(key_id, row.body, _of_body(names, row, row.exact, row.rest))
     if isinstance(body, Unopened):
-        return row._replace(body=body, exact=body)
+        exact = Unopened.of(row.exact, body.why, missing=body.missing, key_id=body.key_id)
+        return row._replace(body=body, exact=exact)
     if key_id is None:
         return row
     hidden = keyring.open(key_id, row.exact, _of_metadata(names, row.checkpoint_id, row.metadata, row.exact_type))
     rest = None if row.rest is None else keyring.open(key_id, row.rest, _of_rest(names, row))
     if isinstance(hidden, Unopened):
         return row._replace(body=body, exact=hidden, rest=rest)
-    checksum, text, exact = _unframed(hidden, row.metadata, row.exact_type)
-    if row.checksum != 0:  # none: another row than its index says
-        return row._replace(body=Unopened.of(row.body, "its checksum was changed"))
-    return row._replace(metadata=text, exact=exact, body=body, rest=rest, checksum=checksum)
+    if row.checksum != _sum(row):  # it has none where it is another row than its index says
+        return row._replace(body=_changed(row.body))
+    checksum, text, own = _unframed(hidden, row.metadata, row.exact_type)
+    return row._replace(metadata=text, exact=own, body=body, rest=rest, checksum=checksum)
+
+
+def _sum(row: tables.CheckpointRow | tables.CheckpointOfThread | tables.NewCheckpoint) -> int:
+    """As of any checkpoint."""
+    texts = [text.encode(errors="surrogateescape") for text in (row.metadata, row.beside or "")]
+    return zlib.crc32(b"".join((texts[0], row.exact or b"", row.body, texts[1], row.rest or b"")))
 
 
 def open_metadata(keyring: Keyring, key_id: int | None, row: tables.MetadataRow) -> tables.MetadataRow:
-    names = row.thread_id, row.checkpoint_ns
-    if key_id is None and None in keyring:
-        return row
-    hidden = keyring.open(key_id, row.exact, _of_metadata(names, row.checkpoint_id, row.metadata, row.exact_type))
-    if isinstance(hidden, Unopened):
+    where = _of_metadata((row.thread_id, row.checkpoint_ns), row.checkpoint_id, row.metadata, row.exact_type)
+    hidden = keyring.open(key_id, row.exact, where)
+    if isinstance(hidden, Unopened) or key_id is None:
         return row._replace(exact=hidden)
     _, text, exact = _unframed(hidden, row.metadata, row.exact_type)
     return row._replace(metadata=text, exact=exact)

@@ -3,18 +3,18 @@
 This module knows `sqlite3` and nothing of LangGraph. Values are always bound. Where a statement takes many keys they are
 bound as one JSON array, so that SQLite's limit on variables is never met and the statement is prepared once.
 
-Where rows are encrypted, it ends here: they are sealed on the way in and opened on the way out (see `sealing.py`). What does
-not open comes out as `Unopened`, so that only who needs it fails.
+Encryption ends here: rows are sealed on the way in, opened on the way out (see `sealing.py`). What does not open comes out
+as `Unopened`, so that only who needs it fails.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypeVar, Union
 
 from langgraph_sqlite_ckpt import sealing
 from langgraph_sqlite_ckpt.errors import DamagedError
@@ -22,6 +22,7 @@ from langgraph_sqlite_ckpt.keys import Keyring
 from langgraph_sqlite_ckpt.sealing import Names
 
 Version = Union[str, int, float]
+Row = TypeVar("Row")
 
 
 class BlobName(NamedTuple):
@@ -1774,7 +1775,7 @@ def blobs_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[BlobOfTh
         " FROM namespace n JOIN blob b ON b.namespace = n.id WHERE n.thread_id = ? ORDER BY b.id",
         (thread_id,),
     )
-    return map(partial(_Opener(db).blob_of, thread_id), rows)
+    return _streamed(rows, partial(_Opener(db).blob_of, thread_id))
 
 
 def checkpoints_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[CheckpointOfThread]:
@@ -1786,7 +1787,7 @@ def checkpoints_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[Ch
         " FROM namespace n JOIN checkpoint c ON c.namespace = n.id WHERE n.thread_id = ? ORDER BY c.seq",
         (thread_id,),
     )
-    return map(partial(_Opener(db).checkpoint_of, thread_id), rows)
+    return _streamed(rows, partial(_Opener(db).checkpoint_of, thread_id))
 
 
 def writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[WriteOfThread]:
@@ -1797,7 +1798,7 @@ def writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[WriteOf
         " FROM namespace n JOIN write w ON w.namespace = n.id WHERE n.thread_id = ? ORDER BY w.id",
         (thread_id,),
     )
-    return map(partial(_Opener(db).write_of, thread_id), rows)
+    return _streamed(rows, partial(_Opener(db).write_of, thread_id))
 
 
 def effects_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[EffectOfThread]:
@@ -1808,7 +1809,13 @@ def effects_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[Effect
         " WHERE n.thread_id = ? ORDER BY e.id",
         (thread_id,),
     )
-    return map(partial(_Opener(db).effect_of, thread_id), rows)
+    return _streamed(rows, partial(_Opener(db).effect_of, thread_id))
+
+
+def _streamed(rows: sqlite3.Cursor, made: Callable[[Sequence[Any]], Row]) -> Iterator[Row]:
+    """One that does not open must leave no statement behind: it would keep its connection at this moment of the file."""
+    with closing(rows):
+        yield from map(made, rows)
 
 
 def insert_blob_of_thread(db: sqlite3.Connection, namespace: int, row: BlobOfThread, base: int | None) -> int:

@@ -82,7 +82,7 @@ class Upkeep:
         """Check everything: SQLite's own integrity check, the schema, each row and value, orphans. Empty: all is well.
 
         Reads the whole file, thread by thread; writers go on meanwhile. What is encrypted with a key that this saver does
-        not have is not checked: one problem of kind "key" for each such key says so.
+        not have is checked by its checksum only: one problem of kind "key" for each such key says so.
         """
         self._shared.flush()
         return list(verification.verify(self._shared.read))

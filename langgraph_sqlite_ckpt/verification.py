@@ -17,7 +17,8 @@ from langgraph_sqlite_ckpt.reading import body_or_damage
 from langgraph_sqlite_ckpt.schema import STEPS, statements
 from langgraph_sqlite_ckpt.tables import BlobRow, CheckpointRow, Weight
 
-_KEY = "key"
+KEY = "key"
+"""The kind of a problem that is none of the file: some rows took a key that was not given."""
 _BYTES_AT_ONCE, _ROWS_AT_ONCE = 4 * 1024 * 1024, 500
 
 
@@ -38,7 +39,7 @@ def verify(read: Read) -> Iterator[Problem]:
     for problem in _problems(read):
         if problem not in locked:
             yield problem
-        if problem.kind == _KEY:
+        if problem.kind == KEY:
             locked.add(problem)
 
 
@@ -188,7 +189,7 @@ def _attempted(kind: str, place: Place, attempt: Callable[[], object]) -> Iterat
     try:
         attempt()
     except (Locked, KeyNeeded) as error:
-        yield Problem(_KEY, _unchecked(error.key_id))
+        yield Problem(KEY, _unchecked(error.key_id))
     except Damaged as error:
         yield Problem(kind, f"{place}: {error}")
     except DamagedError as error:
@@ -198,4 +199,4 @@ def _attempted(kind: str, place: Place, attempt: Callable[[], object]) -> Iterat
 def _unchecked(key_id: int | None) -> str:
     if key_id is None:
         return "rows that are not encrypted, where only encrypted ones are taken: keys=[key, None] and rekey() encrypt them"
-    return f"rows that are encrypted with the key of id {key_id}, which was not given, were not checked"
+    return f"rows that are encrypted with the key of id {key_id}, which was not given, were checked by their checksums only"

@@ -106,10 +106,10 @@ def rekey(
     as_json: AsJson = False,
 ) -> None:
     """Encrypt every row with the first --key-file, in short steps, beside writers. Exit code 1: damaged rows stay."""
+    to_read(file).close()
     given = keys()
     if given is None:
         raise InvalidRequest("name the key: --key-file new.key --key-file old.key rekey FILE")
-    to_read(file).close()
     with SqliteSaver(file, keys=[*given, *([None] if plain else [])]) as saver, progress("rows") as report:
         done = saver.rekey(report)
     if as_json:
