@@ -98,14 +98,17 @@ def compact(file: File, *, as_json: AsJson = False) -> None:
         out(f"gave {size(given)} back to the disk")
 
 
-@command("--key-file new.key --key-file old.key rekey agent.db")
+@command("rekey agent.db")
 def rekey(
     file: File,
     *,
     plain: Annotated[bool, typer.Option("--plain", help="Also rows that are not encrypted: the file had no key.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Encrypt every row with the first --key-file, in short steps, beside writers. Exit code 1: damaged rows stay."""
+    """Encrypt every row with the first key, in short steps, beside writers. Exit code 1: damaged rows stay.
+
+    The keys stand before the command: --key-file new.key --key-file old.key rekey FILE
+    """
     to_read(file).close()
     given = keys()
     if given is None:
