@@ -20,6 +20,7 @@ To read the code, start at the top; imports point down this list only:
     once       what a task does outside, not repeated by a resume
     effects    the entries of it: begun, done, in doubt
     upkeep     what people ask of a file: threads, runs, stats, verify, sweep, compact
+    rekeying   every row sealed with the key of today
     upgrading  stored states brought up to date, with a write or all of them
     backup     a copy of a file while it is used, and back again
     sweeping   idle threads and old checkpoints, in short transactions
@@ -49,6 +50,8 @@ To read the code, start at the top; imports point down this list only:
     splice     two versions that differ in one place
     zstandard  zstd, in the few calls that we need
     tables     every SQL statement
+    sealing    rows as the file has them where it is encrypted
+    keys       keys, and the one cipher
     opaque     values without anybody's classes: to move them, and to look at them
     serde      safe decoding
     errors     every error, drawn once
@@ -71,6 +74,7 @@ from langgraph_sqlite_ckpt.errors import (
     EncodeError,
     ForeignFileError,
     InvalidRequest,
+    KeyNeeded,
     MigrationError,
     NewerFileError,
     NewerStateError,
@@ -82,10 +86,12 @@ from langgraph_sqlite_ckpt.errors import (
 )
 from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.importing import import_file
+from langgraph_sqlite_ckpt.keys import read_key
 from langgraph_sqlite_ckpt.migrations import rename_channel, rename_node
 from langgraph_sqlite_ckpt.overview import Run, Size, Stats, Thread
 from langgraph_sqlite_ckpt.portable import Exported, export_thread, load_thread
 from langgraph_sqlite_ckpt.recovery import Recovered
+from langgraph_sqlite_ckpt.rekeying import Rekeyed
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.serde import SafeSerializer
 from langgraph_sqlite_ckpt.sweeping import Swept
@@ -118,6 +124,7 @@ __all__ = [
     "Flush",
     "ForeignFileError",
     "InvalidRequest",
+    "KeyNeeded",
     "Migrated",
     "MigrationError",
     "NewerFileError",
@@ -127,6 +134,7 @@ __all__ = [
     "Problem",
     "ReadOnlyError",
     "Recovered",
+    "Rekeyed",
     "Run",
     "SafeSerializer",
     "Size",
@@ -141,6 +149,7 @@ __all__ = [
     "export_thread",
     "import_file",
     "load_thread",
+    "read_key",
     "rename_channel",
     "rename_node",
     "restore",

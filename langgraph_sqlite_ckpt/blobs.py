@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
+from langgraph_sqlite_ckpt.keys import Unopened
 from langgraph_sqlite_ckpt.splice import Rope, splice, spliced_size, unsplice
 from langgraph_sqlite_ckpt.tables import BlobHead, BlobName, BlobRow, Version
 from langgraph_sqlite_ckpt.zstandard import ZstdError, compressed, decompressed
@@ -58,6 +59,14 @@ class Packed(NamedTuple):
 
 class Damaged(Exception):
     """Stored bytes that cannot be what was written; the caller knows where they stood."""
+
+
+class Locked(Damaged):
+    """Stored bytes that another key may open."""
+
+    def __init__(self, unopened: Unopened) -> None:
+        super().__init__(unopened.why)
+        self.key_id = unopened.key_id
 
 
 _SAMPLE = 4096
@@ -141,12 +150,28 @@ def _inflated(data: bytes, size: int) -> bytes:
 
 def require_checksum(checksum: int, *stored: bytes) -> None:
     """Of the bytes as they are stored: small even where the value is large."""
+    require_intact(*stored)
     try:
         same = checksum == checksum_of(*stored)
     except TypeError:  # something else than bytes stands there
         same = False
     if not same:
         raise Damaged("its checksum does not match")
+    require_opened(*stored)
+
+
+def require_opened(*stored: bytes | None) -> None:
+    require_intact(*stored)
+    for data in stored:
+        if isinstance(data, Unopened):
+            raise Locked(data)
+
+
+def require_intact(*stored: bytes | None) -> None:
+    """As far as can be seen: the right key may open it."""
+    for data in stored:
+        if isinstance(data, Unopened) and not data.missing:
+            raise Damaged(data.why)
 
 
 def checksum_of(*stored: bytes) -> int:

@@ -52,8 +52,10 @@ from langgraph_sqlite_ckpt.file import (
     steps_done,
     uri_of,
 )
+from langgraph_sqlite_ckpt.keys import Keyring
 from langgraph_sqlite_ckpt.operations import Company, Operation, Stale, Ticket, Turn
 from langgraph_sqlite_ckpt.schema import APPLICATION_ID, STEPS, statements
+from langgraph_sqlite_ckpt.tables import Connection
 from langgraph_sqlite_ckpt.wholefile import Progress, copy, nobody
 
 Synchronous = Literal["full", "normal"]
@@ -84,10 +86,12 @@ class Database:
         read_only: bool = False,
         journal_mode: JournalMode = "wal",
         accept: Callable[[sqlite3.Connection], None] = lambda _db: None,
+        keyring: Keyring | None = None,
     ) -> None:
         """`accept` looks at a file before it counts as open, and raises where it should not be."""
         self.path = path
         self._accept = accept
+        self.keyring = keyring or Keyring()
         self.read_only = read_only
         self._identity: Identity | None = None
         self._synchronous = synchronous
@@ -187,6 +191,7 @@ class Database:
                 check_same_thread=False,
                 cached_statements=256,
                 uri=self.path != MEMORY,
+                factory=Connection,
             )
         except sqlite3.Error as error:
             raise open_error(self.path, error) from error
@@ -201,7 +206,8 @@ class Database:
             raise
         return db
 
-    def _set_up(self, db: sqlite3.Connection) -> None:
+    def _set_up(self, db: Connection) -> None:
+        db.keyring = self.keyring
         db.text_factory = _text  # one damaged byte must not keep a whole page of rows from being read
         db.execute(f"PRAGMA synchronous = {self._synchronous}")
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_SIZE_LIMIT}")

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_sqlite_ckpt.blobs import Damaged, Limits, Packed, pack, require_checksum, unpack
-from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, InvalidRequest, Place
+from langgraph_sqlite_ckpt.blobs import Damaged, Limits, Locked, Packed, pack, require_checksum, require_opened, unpack
+from langgraph_sqlite_ckpt.errors import DamagedError, DecodeError, EncodeError, InvalidRequest, KeyNeeded, Place
 from langgraph_sqlite_ckpt.tables import (
     BlobName,
     ChannelWrite,
@@ -89,6 +89,8 @@ def opened(place: Place, unpack_it: Callable[[], T]) -> T:
     """What `unpack_it` gives; damage is reported with its place."""
     try:
         return unpack_it()
+    except Locked as error:
+        raise KeyNeeded(place, error, error.key_id) from error
     except Damaged as error:
         raise DamagedError(place, error) from error
 
@@ -298,6 +300,7 @@ def _lossless(metadata: dict[str, Any]) -> str | None:
 
 def decode_metadata(serde: SerializerProtocol, row: CheckpointRow | MetadataRow) -> Any:
     place = place_of(row)
+    opened(place, lambda: require_opened(row.exact))
     if row.exact is not None and row.exact_type is not None:
         metadata = decode(serde, place, row.exact_type, row.exact)
         if not isinstance(metadata, dict):
@@ -308,6 +311,7 @@ def decode_metadata(serde: SerializerProtocol, row: CheckpointRow | MetadataRow)
 
 def readable_metadata(row: CheckpointRow | MetadataRow) -> dict[str, Any]:
     """As people read it: what JSON cannot hold is text."""
+    opened(place_of(row), lambda: require_opened(row.exact))
     try:
         metadata = json.loads(row.metadata)
     except (ValueError, TypeError) as error:

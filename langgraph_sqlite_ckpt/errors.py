@@ -9,6 +9,7 @@
     ├── EncodeError              a value cannot be stored: names thread, channel and type
     ├── DecodeError              a stored value cannot be rebuilt: names thread, channel and type
     ├── DamagedError             stored bytes are not what was written
+    │   └── KeyNeeded            nobody can say: they are encrypted with another key, or not at all
     ├── MigrationError           a migration could not bring a state up to date: names thread, checkpoint and function
     ├── NewerStateError          a state has been through more migrations than this program has
     ├── ThreadBusy               somebody else has a claim on the thread
@@ -102,6 +103,21 @@ class DamagedError(_Placed):
 
     def __str__(self) -> str:
         return f"damaged row ({self.place}): {self.cause}. Restore the file from a backup; other rows still read"
+
+
+class KeyNeeded(DamagedError):
+    """What is stored cannot be read with the keys that were given. It is as it was; with the right one it reads.
+
+    `key_id` names the key that it takes; None: it is not encrypted, and only what is encrypted is taken.
+    """
+
+    def __init__(self, place: Place, cause: object, key_id: int | None) -> None:
+        super().__init__(place, cause)
+        self.args = (place, self.cause, key_id)
+        self.key_id = key_id
+
+    def __str__(self) -> str:
+        return f"cannot read a row ({self.place}): {self.cause}"
 
 
 class MigrationError(_Placed):

@@ -153,7 +153,13 @@ def _narrowed(scope: Where, wanted: Mapping[str, Any]) -> Where:
         if type(value) is str and type(key) is str and all(text.isascii() and text.isprintable() for text in (key, value)):
             # Metadata that is lossless as JSON has this pair as this text; numbers are equal in many spellings.
             pair = f"{json.dumps(key)}: {json.dumps(value)}"
-            where = where.also("(c.exact IS NOT NULL OR instr(c.metadata, ?) > 0)", pair)
+            # Of an encrypted row only what is in clear is there: where the key is not, Python has to look.
+            where = where.also(
+                "(c.exact_type IS NOT NULL OR instr(c.metadata, ?) > 0"
+                " OR (c.key_id IS NOT NULL AND instr(c.metadata, ?) = 0))",
+                pair,
+                f"{json.dumps(key)}: ",
+            )
     return where
 
 

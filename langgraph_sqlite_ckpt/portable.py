@@ -5,6 +5,9 @@ values, checkpoints, writes and effects of the thread, each a row as the databas
 counts them.
 Values that changed little are small here too: they lean on each other as in the database, and come back to the byte.
 
+What the database has encrypted is not so here: to export it takes the key, and who must not read the values gets a redacted
+export. Loading encrypts with the key of the saver, if it has one.
+
 Nothing is decoded, neither on the way out nor on the way in, so no class is needed and nothing can run. Redacting is the
 exception: it looks at each value's type and size, and leaves only those.
 """

@@ -262,3 +262,5 @@ def copy_thread(db: sqlite3.Connection, source: str, target: str) -> None:
             if base not in copied:
                 raise DamagedError(Place(source), "what one of its values was compressed against is gone")
             copied[blob] = tables.copy_blob(db, blob, copy, copied[base])
+    for (_, copy), (_, checkpoint_ns) in zip(copies, namespaces, strict=True):
+        tables.move_seals(db, copy, (source, checkpoint_ns))

@@ -40,6 +40,7 @@ from langgraph_sqlite_ckpt.encoding import as_text as _text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
 from langgraph_sqlite_ckpt.flush import Flush
+from langgraph_sqlite_ckpt.keys import keyring_of
 from langgraph_sqlite_ckpt.migrations import Migration, Migrations
 from langgraph_sqlite_ckpt.mounts import shared_file_system
 from langgraph_sqlite_ckpt.once import Once
@@ -85,6 +86,12 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         keep_secrets: Store them. By default entries of `configurable` that are named like secrets (`*api_key*`, `*token*`,
             `*secret*`, `*password*`, `authorization`) stay out of the metadata, into which LangGraph copies all scalars of
             `configurable`. What you put under `config["metadata"]` yourself, or into the state, is stored always.
+        key: 32 random bytes: values, writes, results of effects and metadata are encrypted with it (AES-256-GCM, the extra
+            `encryption`), each bound to its place. Ids, names, versions, times and sizes stay in clear: see `sealing.py`.
+        keys: In the place of `key`: the first is for what is written, the others only to read, until `rekey`. None stands
+            for no encryption: keys=[key, None] reads a file that is older than its key.
+        clear_metadata: Keys of the metadata that are not encrypted, beside `source`, `step`, `run_id` and `parents`: SQL
+            can see them, and filters on them are as fast as without a key.
 
     Warns:
         UserWarning: The file is on a network or FUSE file system, where WAL mode can lose data.
@@ -109,6 +116,9 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         migrations: Sequence[Migration] = (),
         journal_mode: JournalMode = "wal",
         keep_secrets: bool = False,
+        key: bytes | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        clear_metadata: Collection[str] = (),
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
@@ -124,6 +134,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             raise InvalidRequest(f"flush is a Flush(steps=..., seconds=..., nodes=...), not {flush!r:.80}")
         super().__init__(serde=serde or SafeSerializer(allowed))
         self._keep_secrets = keep_secrets
+        keyring = keyring_of(key, keys, clear_metadata)
         steps, where = Migrations(migrations), normalise_path(path)
         database = Database(
             where,
@@ -132,6 +143,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             read_only=read_only,
             journal_mode=journal_mode,
             accept=lambda db: steps.require_known(tables.newest_state_version(db), where),
+            keyring=keyring,
         )
         self._shared = Shared(database, keep_last, flush, steps)
         if journal_mode == "wal":

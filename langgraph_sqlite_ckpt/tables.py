@@ -2,16 +2,27 @@
 
 This module knows `sqlite3` and nothing of LangGraph. Values are always bound. Where a statement takes many keys they are
 bound as one JSON array, so that SQLite's limit on variables is never met and the statement is prepared once.
+
+Encryption ends here: rows are sealed on the way in, opened on the way out (see `sealing.py`). What does not open comes out
+as `Unopened`, so that only who needs it fails.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Union
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, Union
+
+from langgraph_sqlite_ckpt import sealing
+from langgraph_sqlite_ckpt.errors import DamagedError
+from langgraph_sqlite_ckpt.keys import Keyring
+from langgraph_sqlite_ckpt.sealing import Names
 
 Version = Union[str, int, float]
+Row = TypeVar("Row")
 
 
 class BlobName(NamedTuple):
@@ -298,13 +309,305 @@ _COLUMNS = """c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id,
     c.run_id, c.has_child, c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside,
     c.rest_type, c.rest_codec, c.rest_size, c.rest,
     (SELECT r.checksum FROM checkpoint r
-        WHERE r.seq = c.seq AND +r.namespace = c.namespace AND +r.checkpoint_id = c.checkpoint_id) AS checksum"""
+        WHERE r.seq = c.seq AND +r.namespace = c.namespace AND +r.checkpoint_id = c.checkpoint_id) AS checksum, c.key_id"""
 _CHECKPOINT = f"SELECT {_COLUMNS} FROM checkpoint c JOIN namespace n ON n.id = c.namespace "
 _BLOB_HEAD = "SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size"
 _WRITE = (
     "SELECT w.id, w.namespace, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
-    " w.checksum, w.data"
+    " w.checksum, w.data, w.key_id"
 )
+_BLOB = """SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size, b.codec, b.base,
+    b.checksum, b.data, b.key_id FROM """
+
+
+# --- sealed rows ---
+
+
+class Connection(sqlite3.Connection):
+    """To a file whose rows may be sealed."""
+
+    keyring: Keyring
+
+
+_PLAIN = Keyring()
+_PLAIN.fits = True  # nobody opened the file as a saver does
+
+
+def _keyring(db: sqlite3.Connection) -> Keyring:
+    keyring: Keyring = getattr(db, "keyring", _PLAIN)
+    return keyring
+
+
+class _Opener:
+    """Rows as others know them, from those that end with the id of their key."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db, self._keyring = db, _keyring(db)
+        self._takes_plain = None in self._keyring
+        self._names: dict[int, Names] = {}
+
+    def _is_plain(self, row: Sequence[Any]) -> bool:
+        return row[-1] is None and self._takes_plain
+
+    def _of(self, namespace: int) -> Names:
+        names = self._names.get(namespace)
+        if names is None:
+            names = self._names[namespace] = _names_of(self._db, namespace)
+        return names
+
+    def checkpoint(self, row: Sequence[Any], names: Names | None = None) -> CheckpointRow:
+        made = CheckpointRow._make(row[:-1])
+        if self._is_plain(row):
+            return made
+        return sealing.open_checkpoint(self._keyring, row[-1], names or (made.thread_id, made.checkpoint_ns), made)
+
+    def metadata(self, row: Sequence[Any]) -> MetadataRow:
+        made = MetadataRow._make(row[:-1])
+        return made if self._is_plain(row) else sealing.open_metadata(self._keyring, row[-1], made)
+
+    def blob(self, row: Sequence[Any], names: Names | None = None) -> BlobRow:
+        made = BlobRow._make(row[:-1])
+        if self._is_plain(row):
+            return made
+        return sealing.open_blob(self._keyring, row[-1], names or self._of(made.namespace), made)
+
+    def write(self, row: Sequence[Any], names: Names | None = None) -> WriteRow:
+        made = WriteRow._make(row[:-1])
+        if self._is_plain(row):
+            return made
+        return sealing.open_write(self._keyring, row[-1], names or self._of(made.namespace), made)
+
+    def effect(self, row: Sequence[Any], names: Names | None = None) -> EffectRow:
+        made = EffectRow._make(row[:-1])
+        if self._is_plain(row):
+            return made
+        return sealing.open_effect(self._keyring, row[-1], names or (made.thread_id, made.checkpoint_ns), made)
+
+    def effect_head(self, row: Sequence[Any]) -> EffectHead:
+        made = EffectHead._make(row[:-1])
+        if self._is_plain(row):
+            return made
+        names = made.thread_id, made.checkpoint_ns
+        return made._replace(error=sealing.open_error(self._keyring, row[-1], names, made))
+
+    # Rows that leave the file have to be open.
+
+    def blob_of(self, thread_id: str, row: Sequence[Any]) -> BlobOfThread:
+        made = BlobOfThread._make(row[:-1])
+        names = thread_id, made.checkpoint_ns
+        if not self._is_plain(row):
+            made = sealing.open_blob(self._keyring, row[-1], names, made)
+        sealing.require_open(names, made.data)
+        return made
+
+    def checkpoint_of(self, thread_id: str, row: Sequence[Any]) -> CheckpointOfThread:
+        made = CheckpointOfThread._make(row[:-1])
+        names = thread_id, made.checkpoint_ns
+        if not self._is_plain(row):
+            made = sealing.open_checkpoint(self._keyring, row[-1], names, made)
+        sealing.require_open(names, made.exact, made.body, made.rest)
+        return made
+
+    def write_of(self, thread_id: str, row: Sequence[Any]) -> WriteOfThread:
+        made = WriteOfThread._make(row[:-1])
+        names = thread_id, made.checkpoint_ns
+        if not self._is_plain(row):
+            made = sealing.open_write(self._keyring, row[-1], names, made)
+        sealing.require_open(names, made.data)
+        return made
+
+    def effect_of(self, thread_id: str, row: Sequence[Any]) -> EffectOfThread:
+        made = EffectOfThread._make(row[:-1])
+        names = thread_id, made.checkpoint_ns
+        if not self._is_plain(row):
+            made = sealing.open_effect(self._keyring, row[-1], names, made)
+        sealing.require_open(names, made.data, made.error)
+        return made
+
+
+class _Sealer:
+    """Rows for one namespace as the file gets them: sealed with the first key, if that is one."""
+
+    def __init__(self, db: sqlite3.Connection, names: Names) -> None:
+        self._keyring, self._names = _keyring(db), names
+        self.key_id = self._keyring.key_id
+        _require_the_key_of_the_file(db, self._keyring)
+
+    @classmethod
+    def of(cls, db: sqlite3.Connection, namespace: int) -> _Sealer:
+        return cls(db, ("", "") if _keyring(db).key_id is None else _names_of(db, namespace))
+
+    def checkpoint(self, row: sealing.Checkpoint) -> sealing.Checkpoint:
+        sealing.require_open(self._names, row.exact, row.body, row.rest)
+        return row if self.key_id is None else sealing.seal_checkpoint(self._keyring, self._names, row)
+
+    def blob(self, row: sealing.Blob) -> sealing.Blob:
+        sealing.require_open(self._names, row.data)
+        return row if self.key_id is None else sealing.seal_blob(self._keyring, self._names, row)
+
+    def write(self, checkpoint_id: str, row: NewWrite) -> NewWrite:
+        sealing.require_open(self._names, row.data)
+        return row if self.key_id is None else sealing.seal_write(self._keyring, self._names, checkpoint_id, row)
+
+    def effect(self, row: sealing.Effect) -> sealing.Effect:
+        sealing.require_open(self._names, row.data, row.error)
+        return row if self.key_id is None else sealing.seal_effect(self._keyring, self._names, row)
+
+
+def _names_of(db: sqlite3.Connection, namespace: int) -> Names:
+    return name_of_namespace(db, namespace) or ("", "")
+
+
+def _require_the_key_of_the_file(db: sqlite3.Connection, keyring: Keyring) -> None:
+    """Once: who forgot the key, or has another, must not go on without."""
+    if keyring.fits:
+        return
+    row = db.execute(
+        "SELECT c.key_id, n.thread_id FROM checkpoint c JOIN namespace n ON n.id = c.namespace ORDER BY c.seq DESC LIMIT 1"
+    ).fetchone()
+    if row is not None:
+        sealing.require_key(keyring, row[0], (row[1], ""))
+    keyring.fits = True
+
+
+def _reseal_checkpoint(db: sqlite3.Connection, names: Names, row: CheckpointRow) -> None:
+    sealer = _Sealer(db, names)
+    sealed = sealer.checkpoint(row)
+    db.execute(
+        "UPDATE checkpoint SET metadata = ?, exact = ?, body = ?, rest = ?, checksum = ?, key_id = ? WHERE seq = ?",
+        (sealed.metadata, sealed.exact, sealed.body, sealed.rest, sealed.checksum, sealer.key_id, row.seq),
+    )
+
+
+def _reseal_blob(db: sqlite3.Connection, names: Names, row: BlobRow) -> None:
+    sealer = _Sealer(db, names)
+    sealed = sealer.blob(row)
+    db.execute(
+        "UPDATE blob SET checksum = ?, data = ?, key_id = ? WHERE id = ?",
+        (sealed.checksum, sealed.data, sealer.key_id, row.id),
+    )
+
+
+def _reseal_write(db: sqlite3.Connection, names: Names, row: WriteRow) -> None:
+    sealer = _Sealer(db, names)
+    sealed = sealer.write(row.checkpoint_id, NewWrite(*row[3:]))
+    db.execute(
+        "UPDATE write SET checksum = ?, data = ?, key_id = ? WHERE id = ?",
+        (sealed.checksum, sealed.data, sealer.key_id, row.id),
+    )
+
+
+def _reseal_effect(db: sqlite3.Connection, names: Names, row: EffectRow) -> None:
+    sealer = _Sealer(db, names)
+    sealed = sealer.effect(row)
+    db.execute(
+        "UPDATE effect SET finished_at = ?, error = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?, key_id = ?"
+        " WHERE id = ?",
+        (*sealed[10:], sealer.key_id, row.id),
+    )
+
+
+def reseal_checkpoints(db: sqlite3.Connection, seqs: Sequence[int]) -> None:
+    """With the key of today; here as in the following ones."""
+    for row in checkpoints_at(db, seqs):
+        _reseal_checkpoint(db, (row.thread_id, row.checkpoint_ns), row)
+
+
+def reseal_blobs(db: sqlite3.Connection, ids: Sequence[int]) -> None:
+    for row in blobs_at(db, ids):
+        _reseal_blob(db, _names_of(db, row.namespace), row)
+
+
+def reseal_writes(db: sqlite3.Connection, ids: Sequence[int]) -> None:
+    for row in writes_at(db, ids):
+        _reseal_write(db, _names_of(db, row.namespace), row)
+
+
+def reseal_effects(db: sqlite3.Connection, ids: Sequence[int]) -> None:
+    for row in effects_at(db, ids):
+        _reseal_effect(db, (row.thread_id, row.checkpoint_ns), row)
+
+
+def checkpoints_of_other_keys(db: sqlite3.Connection, key_id: int | None, after: int) -> Sequence[Weight]:
+    """The next ones that are not sealed with this key; here as in the following ones."""
+    rows = db.execute(
+        "SELECT seq, length(body) + coalesce(length(rest), 0) FROM checkpoint WHERE key_id IS NOT ? AND seq > ?"
+        " ORDER BY seq LIMIT 500",
+        (key_id, after),
+    )
+    return [Weight._make(row) for row in rows]
+
+
+def blobs_of_other_keys(db: sqlite3.Connection, key_id: int | None, after: int) -> Sequence[Weight]:
+    rows = db.execute(
+        "SELECT id, length(data) FROM blob WHERE key_id IS NOT ? AND id > ? ORDER BY id LIMIT 500", (key_id, after)
+    )
+    return [Weight._make(row) for row in rows]
+
+
+def writes_of_other_keys(db: sqlite3.Connection, key_id: int | None, after: int) -> Sequence[Weight]:
+    rows = db.execute(
+        "SELECT id, length(data) FROM write WHERE key_id IS NOT ? AND id > ? ORDER BY id LIMIT 500", (key_id, after)
+    )
+    return [Weight._make(row) for row in rows]
+
+
+def effects_of_other_keys(db: sqlite3.Connection, key_id: int | None, after: int) -> Sequence[Weight]:
+    """One that has no end yet has nothing to seal."""
+    rows = db.execute(
+        "SELECT id, coalesce(length(data), 0) FROM effect WHERE key_id IS NOT ? AND id > ?"
+        " AND (data IS NOT NULL OR error IS NOT NULL) ORDER BY id LIMIT 500",
+        (key_id, after),
+    )
+    return [Weight._make(row) for row in rows]
+
+
+def count_of_other_keys(db: sqlite3.Connection, key_id: int | None) -> int:
+    """Rows of all tables."""
+    count: int = db.execute(
+        "SELECT (SELECT count(*) FROM checkpoint WHERE key_id IS NOT :key)"
+        " + (SELECT count(*) FROM blob WHERE key_id IS NOT :key) + (SELECT count(*) FROM write WHERE key_id IS NOT :key)"
+        " + (SELECT count(*) FROM effect WHERE key_id IS NOT :key AND (data IS NOT NULL OR error IS NOT NULL))",
+        {"key": key_id},
+    ).fetchone()[0]
+    return count
+
+
+def overwrite_what_is_freed(db: sqlite3.Connection) -> None:
+    """From now on: what was written before a row was sealed must not stay in a free page."""
+    db.execute("PRAGMA secure_delete = ON").fetchall()
+
+
+def move_seals(db: sqlite3.Connection, namespace: int, was: Names) -> None:
+    """Of rows that were sealed for another thread or namespace. One that is damaged stays so."""
+    names, opener = _names_of(db, namespace), _Opener(db)
+    require_keys(db, namespace)
+    for seq in db.execute("SELECT seq FROM checkpoint WHERE namespace = ? AND key_id IS NOT NULL", (namespace,)).fetchall():
+        with suppress(DamagedError):
+            sealed = db.execute(_CHECKPOINT + "WHERE c.seq = ?", seq).fetchone()
+            _reseal_checkpoint(db, names, opener.checkpoint(sealed, was))
+    for id_ in db.execute("SELECT id FROM blob WHERE namespace = ? AND key_id IS NOT NULL", (namespace,)).fetchall():
+        with suppress(DamagedError):
+            _reseal_blob(db, names, opener.blob(db.execute(_BLOB + "blob b WHERE b.id = ?", id_).fetchone(), was))
+    for id_ in db.execute("SELECT id FROM write WHERE namespace = ? AND key_id IS NOT NULL", (namespace,)).fetchall():
+        with suppress(DamagedError):
+            _reseal_write(db, names, opener.write(db.execute(_WRITE + " FROM write w WHERE w.id = ?", id_).fetchone(), was))
+    for id_ in db.execute("SELECT id FROM effect WHERE namespace = ? AND key_id IS NOT NULL", (namespace,)).fetchall():
+        with suppress(DamagedError):
+            _reseal_effect(db, names, opener.effect(db.execute(_EFFECT + " WHERE e.id = ?", id_).fetchone(), was))
+
+
+def require_keys(db: sqlite3.Connection, namespace: int) -> None:
+    """Raises `KeyNeeded` unless all rows that are sealed here can be sealed anew."""
+    rows = db.execute(
+        "SELECT key_id FROM checkpoint WHERE namespace = :namespace AND key_id IS NOT NULL UNION"
+        " SELECT key_id FROM blob WHERE namespace = :namespace AND key_id IS NOT NULL UNION"
+        " SELECT key_id FROM write WHERE namespace = :namespace AND key_id IS NOT NULL UNION"
+        " SELECT key_id FROM effect WHERE namespace = :namespace AND key_id IS NOT NULL",
+        {"namespace": namespace},
+    )
+    for (key_id,) in rows.fetchall():
+        sealing.require_key(_keyring(db), key_id, _names_of(db, namespace))
 
 
 # --- namespaces ---
@@ -348,7 +651,9 @@ def namespaces_called_by(db: sqlite3.Connection, thread_id: str, prefix: str, ch
 
 
 def rename_namespace(db: sqlite3.Connection, namespace: int, checkpoint_ns: str) -> None:
+    was = _names_of(db, namespace)
     db.execute("UPDATE namespace SET checkpoint_ns = ? WHERE id = ?", (checkpoint_ns, namespace))
+    move_seals(db, namespace, was)
 
 
 def thread_ids(db: sqlite3.Connection) -> Sequence[str]:
@@ -384,7 +689,7 @@ def newest_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str) -> Che
         _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.hidden = 0 ORDER BY c.seq DESC LIMIT 1",
         (thread_id, checkpoint_ns),
     ).fetchone()
-    return CheckpointRow._make(row) if row else None
+    return _Opener(db).checkpoint(row) if row else None
 
 
 def named_of(
@@ -395,20 +700,20 @@ def named_of(
         _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ? AND c.hidden <= ?",
         (thread_id, checkpoint_ns, checkpoint_id, hidden),
     ).fetchone()
-    return CheckpointRow._make(row) if row else None
+    return _Opener(db).checkpoint(row) if row else None
 
 
 def latest_checkpoint(db: sqlite3.Connection, namespace: int) -> CheckpointRow | None:
     row = db.execute(
         _CHECKPOINT + "WHERE c.namespace = ? AND c.hidden = 0 ORDER BY c.seq DESC LIMIT 1", (namespace,)
     ).fetchone()
-    return CheckpointRow._make(row) if row else None
+    return _Opener(db).checkpoint(row) if row else None
 
 
 def find_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> CheckpointRow | None:
     """Hidden or not."""
     row = db.execute(_CHECKPOINT + "WHERE c.namespace = ? AND c.checkpoint_id = ?", (namespace, checkpoint_id)).fetchone()
-    return CheckpointRow._make(row) if row else None
+    return _Opener(db).checkpoint(row) if row else None
 
 
 def select_checkpoints(
@@ -416,17 +721,17 @@ def select_checkpoints(
 ) -> Sequence[CheckpointRow]:
     """`where` is composed by `listing.py` from literals of its own; every value in it is bound."""
     rows = db.execute(_CHECKPOINT + where + " ORDER BY c.seq DESC LIMIT ?", (*parameters, limit))
-    return [CheckpointRow._make(row) for row in rows]
+    return list(map(_Opener(db).checkpoint, rows))
 
 
 def select_metadata(db: sqlite3.Connection, where: str, parameters: Sequence[object], limit: int) -> Sequence[MetadataRow]:
     """Like `select_checkpoints`, of the metadata alone: to look through many rows and load few."""
     rows = db.execute(
-        "SELECT c.seq, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.metadata, c.exact_type, c.exact"
+        "SELECT c.seq, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.metadata, c.exact_type, c.exact, c.key_id"
         " FROM checkpoint c JOIN namespace n ON n.id = c.namespace " + where + " ORDER BY c.seq DESC LIMIT ?",
         (*parameters, limit),
     )
-    return [MetadataRow._make(row) for row in rows]
+    return list(map(_Opener(db).metadata, rows))
 
 
 def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
@@ -499,7 +804,7 @@ def older_checkpoints(db: sqlite3.Connection, state_version: int, after: int, li
     rows = db.execute(
         _CHECKPOINT + "WHERE c.state_version < ? AND c.seq > ? ORDER BY c.seq LIMIT ?", (state_version, after, limit)
     )
-    return [CheckpointRow._make(row) for row in rows]
+    return list(map(_Opener(db).checkpoint, rows))
 
 
 def has_older_checkpoints(db: sqlite3.Connection, namespace: int, state_version: int) -> bool:
@@ -524,11 +829,13 @@ def run_of_checkpoint(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str
 
 
 def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: NewCheckpoint) -> None:
+    sealer = _Sealer.of(db, namespace)
     db.execute(
         "INSERT INTO checkpoint (namespace, run_id, checkpoint_id, parent_id, step, source, next, created_at,"
         " state_version, metadata, exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec,"
-        " rest_size, rest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (namespace, run_id, *new),
+        " rest_size, rest, checksum, key_id)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (namespace, run_id, *sealer.checkpoint(new), sealer.key_id),
     )
 
 
@@ -538,14 +845,15 @@ def replace_checkpoint(
     """A checkpoint that is put again keeps its place in the order, and its run unless it names one; without a parent it
     keeps one that is hidden. `shows`: also where it was hidden.
     """
+    sealer = _Sealer.of(db, namespace)
     db.execute(
         "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = coalesce(?, (SELECT"
         " p.checkpoint_id FROM checkpoint p WHERE p.namespace = checkpoint.namespace"
         "  AND p.checkpoint_id = checkpoint.parent_id AND p.hidden)), step = ?, source = ?,"
         " next = ?, created_at = ?, state_version = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?,"
         " body_size = ?, body = ?, beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?,"
-        " hidden = hidden AND NOT ? WHERE namespace = ? AND checkpoint_id = ?",
-        (run_id, *new, shows, namespace, new.checkpoint_id),
+        " key_id = ?, hidden = hidden AND NOT ? WHERE namespace = ? AND checkpoint_id = ?",
+        (run_id, *sealer.checkpoint(new), sealer.key_id, shows, namespace, new.checkpoint_id),
     )
 
 
@@ -637,7 +945,7 @@ def chain(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[BlobRow]:
     rows = db.execute(
         "WITH RECURSIVE wanted (id) AS (SELECT value FROM json_each(?)" + _AND_THEIR_BASES, (json.dumps(list(ids)),)
     )
-    return [BlobRow._make(row) for row in rows]
+    return list(map(_Opener(db).blob, rows))
 
 
 def chain_named(db: sqlite3.Connection, names: Iterable[BlobName]) -> Sequence[BlobRow]:
@@ -646,7 +954,7 @@ def chain_named(db: sqlite3.Connection, names: Iterable[BlobName]) -> Sequence[B
         "WITH RECURSIVE wanted (id) AS (SELECT b.id FROM json_each(?) j CROSS JOIN blob b" + _NAMED + _AND_THEIR_BASES,
         (json.dumps(list(names)),),
     )
-    return [BlobRow._make(row) for row in rows]
+    return list(map(_Opener(db).blob, rows))
 
 
 _NAMED = """ ON b.id = (SELECT x.id FROM blob x WHERE x.namespace = json_extract(j.value, '$[0]')
@@ -655,7 +963,7 @@ _NAMED = """ ON b.id = (SELECT x.id FROM blob x WHERE x.namespace = json_extract
 _AND_THEIR_BASES = """
     UNION SELECT b.base FROM wanted CROSS JOIN blob b ON b.id = wanted.id WHERE b.base IS NOT NULL)
     SELECT b.id, b.namespace, b.channel, b.version, b.state_version, b.type, b.position, b.size, b.codec, b.base,
-    b.checksum, b.data FROM wanted CROSS JOIN blob b ON b.id = wanted.id ORDER BY b.id"""
+    b.checksum, b.data, b.key_id FROM wanted CROSS JOIN blob b ON b.id = wanted.id ORDER BY b.id"""
 
 
 def missing_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[int]:
@@ -667,36 +975,63 @@ def missing_blobs(db: sqlite3.Connection, ids: Iterable[int]) -> Sequence[int]:
 
 
 def insert_blob(db: sqlite3.Connection, namespace: int, new: NewBlob) -> int:
+    sealer = _Sealer.of(db, namespace)
     return _new_id(
         db.execute(
             "INSERT INTO blob (namespace, channel, version, state_version, type, codec, base, position, size, checksum,"
-            " data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (namespace, *new),
+            " data, key_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (namespace, *sealer.blob(new), sealer.key_id),
         )
     )
 
 
 def repack_blob(db: sqlite3.Connection, blob: int, new: NewBlob) -> None:
     """The same value, packed otherwise."""
+    sealer = _Sealer.of(db, db.execute("SELECT namespace FROM blob WHERE id = ?", (blob,)).fetchone()[0])
+    new = sealer.blob(new)
     db.execute(
-        "UPDATE blob SET codec = ?, base = ?, position = ?, size = ?, checksum = ?, data = ? WHERE id = ?",
-        (new.codec, new.base, new.position, new.size, new.checksum, new.data, blob),
+        "UPDATE blob SET codec = ?, base = ?, position = ?, size = ?, checksum = ?, data = ?, key_id = ? WHERE id = ?",
+        (new.codec, new.base, new.position, new.size, new.checksum, new.data, sealer.key_id, blob),
     )
 
 
 def empty_blob(db: sqlite3.Connection, blob: int) -> None:
     """Its version has no value any more, and other checkpoints that name it must not miss one."""
+    sealed = _sealed_blob(db, blob)
     db.execute("UPDATE blob SET type = ? WHERE id = ?", (NO_VALUE, blob))
+    if sealed is not None:
+        _reseal_blob(db, _names_of(db, sealed.namespace), sealed._replace(type=NO_VALUE))
 
 
 def retire_blob(db: sqlite3.Connection, blob: int) -> None:
     """No version means this value any more. It stays, for what was compressed against it."""
+    sealed = _sealed_blob(db, blob)
     db.execute("UPDATE blob SET version = NULL WHERE id = ?", (blob,))
+    if sealed is not None:
+        _reseal_blob(db, _names_of(db, sealed.namespace), sealed._replace(version=None))
+
+
+def _sealed_blob(db: sqlite3.Connection, blob: int) -> BlobRow | None:
+    """Opened, to be sealed again under another name; None where it is plain, or damaged."""
+    row = db.execute(_BLOB + "blob b WHERE b.id = ? AND b.key_id IS NOT NULL", (blob,)).fetchone()
+    if row is None:
+        return None
+    opened = _Opener(db).blob(row)
+    names = _names_of(db, opened.namespace)
+    sealing.require_key(_keyring(db), row[-1], names)
+    return None if sealing.is_damaged(opened.data) else opened
 
 
 def release_blobs(db: sqlite3.Connection, namespace: int, ids: Iterable[int]) -> None:
     """They go, or stay as the base of others."""
-    db.executemany("UPDATE blob SET version = NULL WHERE id = ?", [(blob,) for blob in ids])
+    ids = list(ids)
+    for (key_id,) in db.execute(
+        "SELECT DISTINCT b.key_id FROM json_each(?) j CROSS JOIN blob b ON b.id = j.value WHERE b.key_id IS NOT NULL",
+        (json.dumps(ids),),
+    ).fetchall():
+        sealing.require_key(_keyring(db), key_id, _names_of(db, namespace))  # before the first of them
+    for blob in ids:
+        retire_blob(db, blob)
     delete_unneeded_blobs(db, namespace)
 
 
@@ -747,7 +1082,7 @@ def writes_of(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Seq
         _WRITE + " FROM write w WHERE w.namespace = ? AND w.checkpoint_id = ? ORDER BY w.task_path, w.task_id, w.idx",
         (namespace, checkpoint_id),
     )
-    return [WriteRow._make(row) for row in rows]
+    return list(map(_Opener(db).write, rows))
 
 
 def task_paths(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Mapping[str, str]:
@@ -777,36 +1112,47 @@ def writes_of_many(db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> S
         " AND w.checkpoint_id = json_extract(j.value, '$[1]') ORDER BY w.task_path, w.task_id, w.idx",
         (json.dumps(list(keys)),),
     )
-    return [WriteRow._make(row) for row in rows]
+    return list(map(_Opener(db).write, rows))
 
 
 def writes_to_channels(
     db: sqlite3.Connection, namespace: int, checkpoint_ids: Sequence[str], channels: Sequence[str]
 ) -> Iterator[ChannelWrite]:
     """Last checkpoint first, in order within each."""
+    opener = _Opener(db)
     rows = db.execute(
-        "SELECT j.key, k.key, w.task_id, w.type, w.codec, w.size, w.checksum, w.data"
-        " FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
+        _WRITE + ", j.key, k.key FROM json_each(?) j CROSS JOIN write w ON w.namespace = ? AND w.checkpoint_id = j.value"
         " CROSS JOIN json_each(?) k ON k.value = w.channel ORDER BY j.key DESC, w.task_path, w.task_id, w.idx",
         (json.dumps(checkpoint_ids), namespace, json.dumps(channels)),
     )
-    return (ChannelWrite._make(row) for row in rows)
+    for row in rows:
+        write = opener.write(row[:-2])
+        packed = write.type, write.codec, write.size, write.checksum, write.data
+        checkpoint, channel = row[-2:]
+        yield ChannelWrite(checkpoint, channel, write.task_id, *packed)
 
 
 def keep_first_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
     """Only what is there already is skipped: whatever else SQLite refuses is an error."""
     first = "INSERT" + _INTO_WRITE + " ON CONFLICT (namespace, checkpoint_id, task_id, idx) DO NOTHING"
-    db.executemany(first, [(namespace, checkpoint_id, *write) for write in new])
+    db.executemany(first, _sealed_writes(db, namespace, checkpoint_id, new))
 
 
 def replace_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]) -> None:
     """The new rows get new ids: they count as written now."""
-    db.executemany("INSERT OR REPLACE" + _INTO_WRITE, [(namespace, checkpoint_id, *write) for write in new])
+    db.executemany("INSERT OR REPLACE" + _INTO_WRITE, _sealed_writes(db, namespace, checkpoint_id, new))
+
+
+def _sealed_writes(
+    db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]
+) -> Sequence[tuple[object, ...]]:
+    sealer = _Sealer.of(db, namespace)
+    return [(namespace, checkpoint_id, *sealer.write(checkpoint_id, write), sealer.key_id) for write in new]
 
 
 _INTO_WRITE = (
-    " INTO write (namespace, checkpoint_id, task_id, idx, task_path, channel, type, codec, size, checksum, data)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " INTO write (namespace, checkpoint_id, task_id, idx, task_path, channel, type, codec, size, checksum, data, key_id)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -827,11 +1173,17 @@ class ChangedWrite(NamedTuple):
 def change_writes(db: sqlite3.Connection, changed: Sequence[ChangedWrite]) -> None:
     """First out of each other's way: two tasks may swap their ids."""
     db.executemany("UPDATE write SET task_id = 'changing ' || id WHERE id = ?", [(write.id,) for write in changed])
-    db.executemany(
-        "UPDATE write SET task_id = ?, task_path = ?, channel = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?"
-        " WHERE id = ?",
-        [(*write[1:], write.id) for write in changed],
-    )
+    for write in changed:
+        namespace, checkpoint_id, idx = db.execute(
+            "SELECT namespace, checkpoint_id, idx FROM write WHERE id = ?", (write.id,)
+        ).fetchone()
+        sealer = _Sealer.of(db, namespace)
+        new = sealer.write(checkpoint_id, NewWrite(write.task_id, idx, *write[2:]))
+        db.execute(
+            "UPDATE write SET task_id = ?, task_path = ?, channel = ?, type = ?, codec = ?, size = ?, checksum = ?,"
+            " data = ?, key_id = ? WHERE id = ?",
+            (new.task_id, *new[2:], sealer.key_id, write.id),
+        )
 
 
 def delete_late_writes(db: sqlite3.Connection, namespaces: Iterable[int], oldest: str) -> None:
@@ -860,7 +1212,7 @@ def copy_writes(db: sqlite3.Connection, source: int, target: int) -> None:
 
 _EFFECT = """
     SELECT e.id, n.thread_id, n.checkpoint_ns, e.checkpoint_id, e.task_id, e.name, e.node, e.key, e.owner, e.started_at,
-        e.finished_at, e.error, e.type, e.codec, e.size, e.checksum, e.data
+        e.finished_at, e.error, e.type, e.codec, e.size, e.checksum, e.data, e.key_id
     FROM effect e JOIN namespace n ON n.id = e.namespace
 """
 
@@ -882,12 +1234,12 @@ def find_effect(db: sqlite3.Connection, namespace: int, checkpoint_id: str, task
         _EFFECT + " WHERE e.namespace = ? AND e.checkpoint_id = ? AND e.task_id = ? AND e.name = ?",
         (namespace, checkpoint_id, task_id, named),
     ).fetchone()
-    return EffectRow._make(row) if row else None
+    return _Opener(db).effect(row) if row else None
 
 
 def effect_of_key(db: sqlite3.Connection, key: str) -> EffectRow | None:
     row = db.execute(_EFFECT + " WHERE e.key = ? ORDER BY e.id LIMIT 1", (key,)).fetchone()
-    return EffectRow._make(row) if row else None
+    return _Opener(db).effect(row) if row else None
 
 
 def effects_of_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Sequence[EffectTask]:
@@ -900,8 +1252,12 @@ def effects_of_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id:
 
 def change_effects(db: sqlite3.Connection, changed: Sequence[EffectTask]) -> None:
     """Their tasks are called otherwise now; first out of each other's way, as two may swap their names."""
+    found = {row.id: row for row in effects_at(db, [effect.id for effect in changed])}
     db.executemany("UPDATE effect SET task_id = 'changing ' || id WHERE id = ?", [(effect.id,) for effect in changed])
     db.executemany("UPDATE effect SET task_id = ?, node = ? WHERE id = ?", [(e.task_id, e.node, e.id) for e in changed])
+    for effect in changed:
+        row = found[effect.id]._replace(task_id=effect.task_id)
+        _reseal_effect(db, (row.thread_id, row.checkpoint_ns), row)
 
 
 def begin_effect(db: sqlite3.Connection, new: NewEffect) -> None:
@@ -921,18 +1277,24 @@ def begin_effect_again(db: sqlite3.Connection, key: str, owner: int, call: int, 
 
 def finish_effect(db: sqlite3.Connection, key: str, call: int, result: EffectResult) -> None:
     """Nothing happens where the thread was deleted, or somebody else took over."""
-    db.execute(
-        "UPDATE effect SET finished_at = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?"
-        " WHERE key = ? AND call = ? AND finished_at IS NULL",
-        (*result, key, call),
-    )
+    for row in _effects_being_called(db, key, call):
+        _end_effect(db, row, None, result)
 
 
 def doubt_effect(db: sqlite3.Connection, key: str, call: int, now: str, error: str) -> None:
-    db.execute(
-        "UPDATE effect SET finished_at = ?, error = ? WHERE key = ? AND call = ? AND finished_at IS NULL",
-        (now, error, key, call),
-    )
+    for row in _effects_being_called(db, key, call):
+        _reseal_effect(db, (row.thread_id, row.checkpoint_ns), row._replace(finished_at=now, error=error))
+
+
+def _effects_being_called(db: sqlite3.Connection, key: str, call: int) -> Sequence[EffectRow]:
+    """The entry, and those of a thread's copies."""
+    rows = db.execute(_EFFECT + " WHERE e.key = ? AND e.call = ? AND e.finished_at IS NULL ORDER BY e.id", (key, call))
+    return list(map(_Opener(db).effect, rows))
+
+
+def _end_effect(db: sqlite3.Connection, row: EffectRow, error: str | None, result: EffectResult) -> None:
+    ended = row._replace(error=error, **result._asdict())
+    _reseal_effect(db, (row.thread_id, row.checkpoint_ns), ended)
 
 
 def withdraw_effect(db: sqlite3.Connection, key: str, call: int) -> None:
@@ -941,11 +1303,9 @@ def withdraw_effect(db: sqlite3.Connection, key: str, call: int) -> None:
 
 def resolve_effect(db: sqlite3.Connection, key: str, result: EffectResult) -> None:
     """It happened, whatever stood in doubt."""
-    db.execute(
-        "UPDATE effect SET finished_at = ?, type = ?, codec = ?, size = ?, checksum = ?, data = ?, error = NULL"
-        " WHERE key = ?",
-        (*result, key),
-    )
+    rows = db.execute(_EFFECT + " WHERE e.key = ? ORDER BY e.id", (key,)).fetchall()
+    for row in map(_Opener(db).effect, rows):
+        _end_effect(db, row, None, result)
 
 
 def forget_effect(db: sqlite3.Connection, key: str) -> None:
@@ -976,13 +1336,13 @@ def effects(db: sqlite3.Connection, wanted: Mapping[str, object]) -> Sequence[Ef
     rows = db.execute(
         "SELECT * FROM (SELECT n.thread_id, n.checkpoint_ns, e.checkpoint_id, e.task_id, e.node, e.name, e.key, "
         + _EFFECT_STATUS
-        + " AS status, e.started_at, e.finished_at, e.error, e.id"
+        + " AS status, e.started_at, e.finished_at, e.error, e.id, e.key_id"
         " FROM effect e JOIN namespace n ON n.id = e.namespace"
         " WHERE e.id < :number AND (:thread_id IS NULL OR n.thread_id = :thread_id) ORDER BY e.id DESC)"
         " WHERE :status IS NULL OR status = :status LIMIT :limit",
         wanted,
     )
-    return [EffectHead._make(row) for row in rows]
+    return list(map(_Opener(db).effect_head, rows))
 
 
 def _new_id(cursor: sqlite3.Cursor) -> int:
@@ -1298,28 +1658,27 @@ def weights_of_blobs(db: sqlite3.Connection, namespace: int) -> Sequence[Weight]
 
 def checkpoints_at(db: sqlite3.Connection, seqs: Sequence[int]) -> Sequence[CheckpointRow]:
     rows = db.execute(_CHECKPOINT + "JOIN json_each(?) j ON c.seq = j.value ORDER BY j.key", (json.dumps(seqs),))
-    return [CheckpointRow._make(row) for row in rows]
+    return list(map(_Opener(db).checkpoint, rows))
 
 
 def writes_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[WriteRow]:
     rows = db.execute(
         _WRITE + " FROM json_each(?) j CROSS JOIN write w ON w.id = j.value ORDER BY j.key", (json.dumps(ids),)
     )
-    return [WriteRow._make(row) for row in rows]
+    return list(map(_Opener(db).write, rows))
 
 
 def effects_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[EffectRow]:
     rows = db.execute(_EFFECT + " CROSS JOIN json_each(?) j ON e.id = j.value ORDER BY j.key", (json.dumps(ids),))
-    return [EffectRow._make(row) for row in rows]
+    return list(map(_Opener(db).effect, rows))
 
 
 def blobs_at(db: sqlite3.Connection, ids: Sequence[int]) -> Sequence[BlobRow]:
     rows = db.execute(
-        _BLOB_HEAD + ", b.codec, b.base, b.checksum, b.data"
-        " FROM json_each(?) j CROSS JOIN blob b ON b.id = j.value ORDER BY j.key",
+        _BLOB + "json_each(?) j CROSS JOIN blob b ON b.id = j.value ORDER BY j.key",
         (json.dumps(ids),),
     )
-    return [BlobRow._make(row) for row in rows]
+    return list(map(_Opener(db).blob, rows))
 
 
 def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
@@ -1447,10 +1806,11 @@ def blobs_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[BlobOfTh
     """Bases before what was compressed against them."""
     rows = db.execute(
         "SELECT n.checkpoint_ns, b.id, b.base, b.channel, b.version, b.state_version, b.type, b.codec, b.position, b.size,"
-        " b.checksum, b.data FROM namespace n JOIN blob b ON b.namespace = n.id WHERE n.thread_id = ? ORDER BY b.id",
+        " b.checksum, b.data, b.key_id"
+        " FROM namespace n JOIN blob b ON b.namespace = n.id WHERE n.thread_id = ? ORDER BY b.id",
         (thread_id,),
     )
-    return map(BlobOfThread._make, rows)
+    return _streamed(rows, partial(_Opener(db).blob_of, thread_id))
 
 
 def checkpoints_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[CheckpointOfThread]:
@@ -1458,40 +1818,48 @@ def checkpoints_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[Ch
     rows = db.execute(
         "SELECT n.checkpoint_ns, c.run_id, c.hidden, c.checkpoint_id, c.parent_id, c.step, c.source, c.next, c.created_at,"
         " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,"
-        " c.rest_codec, c.rest_size, c.rest, c.checksum"
+        " c.rest_codec, c.rest_size, c.rest, c.checksum, c.key_id"
         " FROM namespace n JOIN checkpoint c ON c.namespace = n.id WHERE n.thread_id = ? ORDER BY c.seq",
         (thread_id,),
     )
-    return map(CheckpointOfThread._make, rows)
+    return _streamed(rows, partial(_Opener(db).checkpoint_of, thread_id))
 
 
 def writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[WriteOfThread]:
     """In the order in which they were written."""
     rows = db.execute(
         "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
-        " w.checksum, w.data FROM namespace n JOIN write w ON w.namespace = n.id WHERE n.thread_id = ? ORDER BY w.id",
+        " w.checksum, w.data, w.key_id"
+        " FROM namespace n JOIN write w ON w.namespace = n.id WHERE n.thread_id = ? ORDER BY w.id",
         (thread_id,),
     )
-    return map(WriteOfThread._make, rows)
+    return _streamed(rows, partial(_Opener(db).write_of, thread_id))
 
 
 def effects_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[EffectOfThread]:
     """In the order in which they were begun."""
     rows = db.execute(
         "SELECT n.checkpoint_ns, e.checkpoint_id, e.task_id, e.name, e.node, e.key, e.started_at, e.finished_at, e.error,"
-        " e.type, e.codec, e.size, e.checksum, e.data FROM namespace n JOIN effect e ON e.namespace = n.id"
+        " e.type, e.codec, e.size, e.checksum, e.data, e.key_id FROM namespace n JOIN effect e ON e.namespace = n.id"
         " WHERE n.thread_id = ? ORDER BY e.id",
         (thread_id,),
     )
-    return map(EffectOfThread._make, rows)
+    return _streamed(rows, partial(_Opener(db).effect_of, thread_id))
+
+
+def _streamed(rows: sqlite3.Cursor, made: Callable[[Sequence[Any]], Row]) -> Iterator[Row]:
+    """One that does not open must leave no statement behind: it would keep its connection at this moment of the file."""
+    with closing(rows):
+        yield from map(made, rows)
 
 
 def insert_blob_of_thread(db: sqlite3.Connection, namespace: int, row: BlobOfThread, base: int | None) -> int:
+    sealer = _Sealer.of(db, namespace)
     return _new_id(
         db.execute(
             "INSERT INTO blob (namespace, base, channel, version, state_version, type, codec, position, size, checksum,"
-            " data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (namespace, base, *row[3:]),
+            " data, key_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (namespace, base, *sealer.blob(row)[3:], sealer.key_id),
         )
     )
 
@@ -1505,15 +1873,18 @@ def insert_checkpoint_of_thread(db: sqlite3.Connection, namespace: int, row: Che
 
 
 def insert_write_of_thread(db: sqlite3.Connection, namespace: int, row: WriteOfThread) -> None:
-    db.execute("INSERT" + _INTO_WRITE, (namespace, *row[1:]))
+    [write] = _sealed_writes(db, namespace, row.checkpoint_id, [NewWrite(*row[2:])])
+    db.execute("INSERT" + _INTO_WRITE, write)
 
 
 def insert_effect_of_thread(db: sqlite3.Connection, namespace: int, row: EffectOfThread) -> None:
     """Its caller is elsewhere."""
+    sealer = _Sealer.of(db, namespace)
     db.execute(
         "INSERT INTO effect (namespace, owner, call, checkpoint_id, task_id, name, node, key, started_at, finished_at,"
-        " error, type, codec, size, checksum, data) VALUES (?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (namespace, *row[1:]),
+        " error, type, codec, size, checksum, data, key_id)"
+        " VALUES (?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (namespace, *sealer.effect(row)[1:], sealer.key_id),
     )
 
 
@@ -1545,20 +1916,22 @@ def steps_of_thread(db: sqlite3.Connection, thread_id: str) -> Sequence[StepRow]
 
 def special_writes_of_thread(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfThread]:
     """Questions and errors, in the order in which they were written."""
+    opener = _Opener(db)
     rows = db.execute(
         "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
-        " w.checksum, w.data FROM namespace n JOIN write w ON w.namespace = n.id"
+        " w.checksum, w.data, w.key_id FROM namespace n JOIN write w ON w.namespace = n.id"
         " WHERE n.thread_id = ? AND w.channel IN ('__interrupt__', '__error__') ORDER BY w.id",
         (thread_id,),
     )
-    return [WriteOfThread._make(row) for row in rows]
+    return [opener.write_of(thread_id, row) for row in rows]
 
 
 def waiting_writes(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfThread]:
     """The questions of a thread's latest checkpoint that are not answered: as the view `checkpoints` understands it."""
+    opener = _Opener(db)
     rows = db.execute(
         "SELECT n.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.channel, w.type, w.codec, w.size,"
-        " w.checksum, w.data FROM namespace n JOIN checkpoint c ON c.namespace = n.id"
+        " w.checksum, w.data, w.key_id FROM namespace n JOIN checkpoint c ON c.namespace = n.id"
         " JOIN write w ON w.namespace = n.id AND w.checkpoint_id = c.checkpoint_id"
         " WHERE n.thread_id = ? AND n.checkpoint_ns = '' AND w.channel = '__interrupt__'"
         " AND c.seq = (SELECT max(seq) FROM checkpoint WHERE namespace = n.id AND hidden = 0) AND NOT EXISTS ("
@@ -1568,4 +1941,4 @@ def waiting_writes(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfTh
         " ORDER BY w.task_path, w.task_id, w.idx",
         (thread_id,),
     )
-    return [WriteOfThread._make(row) for row in rows]
+    return [opener.write_of(thread_id, row) for row in rows]

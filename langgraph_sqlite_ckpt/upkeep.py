@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from langgraph_sqlite_ckpt import backup, overview, tables, verification
+from langgraph_sqlite_ckpt import backup, overview, rekeying, tables, verification
 from langgraph_sqlite_ckpt.errors import InvalidRequest, StorageError
 from langgraph_sqlite_ckpt.liveness import judge
 from langgraph_sqlite_ckpt.overview import Run, Stats, Thread
+from langgraph_sqlite_ckpt.rekeying import Rekeyed
 from langgraph_sqlite_ckpt.sweeping import FINISHED, Sweep, Swept
 from langgraph_sqlite_ckpt.upgrading import MigrateAll, Migrated
 from langgraph_sqlite_ckpt.verification import Problem
@@ -80,7 +81,8 @@ class Upkeep:
     def verify(self) -> Sequence[Problem]:
         """Check everything: SQLite's own integrity check, the schema, each row and value, orphans. Empty: all is well.
 
-        Reads the whole file, thread by thread; writers go on meanwhile.
+        Reads the whole file, thread by thread; writers go on meanwhile. What is encrypted with a key that this saver does
+        not have is checked by its checksum only: one problem of kind "key" for each such key says so.
         """
         self._shared.flush()
         return list(verification.verify(self._shared.read))
@@ -130,6 +132,26 @@ class Upkeep:
         migrated = MigrateAll(self._shared.store, self.serde, dry_run, batch).run(progress)
         self._tidy()
         return migrated
+
+    def rekey(self, progress: Progress | None = None) -> Rekeyed:
+        """Encrypt every row with the first of `keys`; the others are for reading what has yet to be.
+
+        `SqliteSaver(path, keys=[new, old])` changes the key, `keys=[key, None]` encrypts a file that was not,
+        `keys=[None, key]` gives that up. In short transactions, beside writers; interrupted half-way it can be run again.
+        Savers of other processes need the new key before. What was written before is overwritten in the file; copies of the
+        file, and blocks of the disk that once were in its -wal, are as they are.
+
+        Args:
+            progress: Called after each batch with rows done and to do.
+
+        Returns:
+            How many rows were sealed anew, and an error for each damaged row that was left as it is.
+
+        Raises:
+            KeyNeeded: Rows have yet another key. What was done before stays done.
+        """
+        self._shared.flush()
+        return rekeying.rekey(self._shared.database, progress)
 
     def compact(self, progress: Progress | None = None) -> int:
         """Give free pages back to the disk, and the -wal. Done in short steps, beside writers. Returns bytes given back.
@@ -237,6 +259,9 @@ class Upkeep:
     async def amigrate_all(self, *, dry_run: bool = False, batch: int = 100, progress: Progress | None = None) -> Migrated:
         call = partial(self.migrate_all, dry_run=dry_run, batch=batch, progress=progress)
         return await self._shared.courier.look_after(call)
+
+    async def arekey(self, progress: Progress | None = None) -> Rekeyed:
+        return await self._shared.courier.look_after(partial(self.rekey, progress))
 
     async def acompact(self, progress: Progress | None = None) -> int:
         return await self._shared.courier.look_after(partial(self.compact, progress))

@@ -9,14 +9,16 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from langgraph_sqlite_ckpt import tables
-from langgraph_sqlite_ckpt.blobs import Chain, Damaged, Key, Recent, Value, base_position
+from langgraph_sqlite_ckpt.blobs import Chain, Damaged, Key, Locked, Recent, Value, base_position
 from langgraph_sqlite_ckpt.database import Read
 from langgraph_sqlite_ckpt.encoding import Body, place_of, readable_metadata, unpack_effect, unpack_write
-from langgraph_sqlite_ckpt.errors import CheckpointError, DamagedError, Place
+from langgraph_sqlite_ckpt.errors import CheckpointError, DamagedError, KeyNeeded, Place
 from langgraph_sqlite_ckpt.reading import body_or_damage
 from langgraph_sqlite_ckpt.schema import STEPS, statements
 from langgraph_sqlite_ckpt.tables import BlobRow, CheckpointRow, Weight
 
+KEY = "key"
+"""The kind of a problem that is none of the file: some rows took a key that was not given."""
 _BYTES_AT_ONCE, _ROWS_AT_ONCE = 4 * 1024 * 1024, 500
 
 
@@ -33,6 +35,15 @@ class Unsound(Exception):
 
 def verify(read: Read) -> Iterator[Problem]:
     """Reads a few rows at a time, so that writers go on meanwhile, no read is long, and little is held in memory."""
+    locked = set[Problem]()
+    for problem in _problems(read):
+        if problem not in locked:
+            yield problem
+        if problem.kind == KEY:
+            locked.add(problem)
+
+
+def _problems(read: Read) -> Iterator[Problem]:
     yield from _found(read, _file)
     try:
         with read() as db:
@@ -177,7 +188,15 @@ class _Values:
 def _attempted(kind: str, place: Place, attempt: Callable[[], object]) -> Iterator[Problem]:
     try:
         attempt()
+    except (Locked, KeyNeeded) as error:
+        yield Problem(KEY, _unchecked(error.key_id))
     except Damaged as error:
         yield Problem(kind, f"{place}: {error}")
     except DamagedError as error:
         yield Problem(kind, str(error))
+
+
+def _unchecked(key_id: int | None) -> str:
+    if key_id is None:
+        return "rows that are not encrypted, where only encrypted ones are taken: keys=[key, None] and rekey() encrypt them"
+    return f"rows that are encrypted with the key of id {key_id}, which was not given, were checked by their checksums only"

@@ -108,7 +108,7 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Tap:
 
     def tapped(*args: Any, **kwargs: Any) -> sqlite3.Connection:
         tap.connections += 1
-        return connect(*args, factory=Connection, **kwargs)
+        return connect(*args, **kwargs | {"factory": Connection})
 
     monkeypatch.setattr(sqlite3, "connect", tapped)
     return tap

@@ -23,7 +23,7 @@ testing = pytest.importorskip("typer.testing", reason="the extra `cli` is not in
 from langgraph_sqlite_ckpt.cli.app import age, app, duration, size  # noqa: E402
 from langgraph_sqlite_ckpt.cli.changes import MISSING, changes  # noqa: E402
 
-COMMANDS = "threads runs history show diff stats verify compact sweep delete prune copy import export load".split()
+COMMANDS = "threads runs history show diff stats verify compact rekey sweep delete prune copy import export load".split()
 
 
 class Said:

@@ -55,20 +55,20 @@ def test_the_sync_face_leaves_no_async_method_of_ours_in_the_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "flush"),
-    [("file", None), (":memory:", None), ("file", Flush(steps=1000))],
-    ids=["file", ":memory:", "file, buffered"],
+    ("path", "options"),
+    [("file", {}), (":memory:", {}), ("file", {"flush": Flush(steps=1000)}), ("file", {"key": bytes(range(32))})],
+    ids=["file", ":memory:", "file, buffered", "file, encrypted"],
 )
 @pytest.mark.parametrize("face", [SqliteSaver, SyncFace], ids=["async", "sync"])
 async def test_every_clause_of_the_conformance_suite_passes(
-    face: Callable[..., SqliteSaver], path: str, flush: Flush | None, tmp_path: Path
+    face: Callable[..., SqliteSaver], path: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     made = 0
 
     async def saver() -> AsyncIterator[SqliteSaver]:
         nonlocal made
         made += 1
-        with face(path if path == ":memory:" else tmp_path / f"{made}.db", flush=flush) as fresh:
+        with face(path if path == ":memory:" else tmp_path / f"{made}.db", **options) as fresh:
             yield fresh
 
     report = await validate(RegisteredCheckpointer(face.__name__, saver))

@@ -80,8 +80,9 @@ def test_imports_point_down_the_list_only(module: str) -> None:
     assert [name for name in imported(module) if name not in below] == []
 
 
-def test_tables_know_sqlite_alone() -> None:
-    assert [name for module in ("tables", "schema", "errors") for name in imported(module)] == []
+def test_tables_know_sqlite_alone_and_how_rows_are_sealed() -> None:
+    assert [name for module in ("schema", "errors") for name in imported(module)] == []
+    assert {*imported("tables"), *imported("sealing"), *imported("keys")} == {"sealing", "keys", "errors"}
     assert "langgraph" not in {
         node.module.partition(".")[0]
         for node in nodes(source("tables"))

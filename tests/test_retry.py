@@ -83,7 +83,7 @@ def test_a_file_system_that_cannot_have_wal_mode_is_named_and_not_waited_for(
             asked = statement.replace("PRAGMA journal_mode = wal", "PRAGMA journal_mode")
             return super().execute(asked, *parameters)
 
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, factory=Stubborn, **options))
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options | {"factory": Stubborn}))
     with pytest.raises(OpenError, match='journal_mode="delete"'):
         SqliteSaver(path)
     SqliteSaver(path, journal_mode="delete").close()

@@ -336,9 +336,11 @@ class OneLoop(Face):
 class History(RuleBasedStateMachine):
     """Two saver objects on one file take turns, as two processes would; memory runs beside them."""
 
-    def __init__(self, face: str, limits: Limits | None, versions: str, flush: Flush | None = None) -> None:
+    def __init__(
+        self, face: str, limits: Limits | None, versions: str, flush: Flush | None = None, key: bytes | None = None
+    ) -> None:
         super().__init__()
-        self.face, self.limits, self.versions, self.flush = face, limits, versions, flush
+        self.face, self.limits, self.versions, self.flush, self.key = face, limits, versions, flush, key
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.path = Path(self.folder.name) / "agent.db"
         self.loop = asyncio.new_event_loop()
@@ -352,7 +354,7 @@ class History(RuleBasedStateMachine):
         self.saver = self.savers[0]
 
     def opened(self) -> SqliteSaver:
-        saver = SqliteSaver(self.path, synchronous="normal", flush=self.flush)
+        saver = SqliteSaver(self.path, synchronous="normal", flush=self.flush, key=self.key)
         if self.limits is not None:
             shared = saver._shared
             shared.store = replace(shared.store, recent=Recent(self.limits.cache), limits=self.limits)
@@ -746,7 +748,7 @@ class History(RuleBasedStateMachine):
 
     def require_sound_file(self) -> None:
         assert self.rows("PRAGMA integrity_check") == [("ok",)]
-        with closing(sqlite3.connect(self.path)) as db:
+        with self.savers[0].saver._shared.database.read() as db:
             blobs = [id for (id,) in db.execute("SELECT id FROM blob")]
             rows = {row.id: row for row in tables.chain(db, blobs)}
         assert rows.keys() == set(blobs)
@@ -773,24 +775,32 @@ profile = settings(
 
 @pytest.mark.timeout(0 if EXAMPLES else 170)
 @pytest.mark.parametrize(
-    ("face", "limits", "versions", "flush"),
+    ("face", "limits", "versions", "flush", "key"),
     [
-        pytest.param("sync", None, "text", None, id="sync"),
-        pytest.param("sync", TINY, "text", None, id="sync, tiny limits"),
-        pytest.param("sync", TINY, "numbers", None, id="sync, tiny limits, versions that recur on forks"),
-        pytest.param("async", None, "numbers", None, id="async, versions that recur on forks"),
-        pytest.param("async", TINY, "text", None, id="async, tiny limits"),
-        pytest.param("sync", TINY, "text", Flush(steps=4), id="sync, tiny limits, buffered"),
-        pytest.param("async", TINY, "numbers", Flush(steps=4), id="async, tiny limits, versions that recur, buffered"),
+        pytest.param("sync", None, "text", None, None, id="sync"),
+        pytest.param("sync", TINY, "text", None, None, id="sync, tiny limits"),
+        pytest.param("sync", TINY, "numbers", None, None, id="sync, tiny limits, versions that recur on forks"),
+        pytest.param("async", None, "numbers", None, None, id="async, versions that recur on forks"),
+        pytest.param("async", TINY, "text", None, None, id="async, tiny limits"),
+        pytest.param("sync", TINY, "text", Flush(steps=4), None, id="sync, tiny limits, buffered"),
+        pytest.param(
+            "async", TINY, "numbers", Flush(steps=4), None, id="async, tiny limits, versions that recur, buffered"
+        ),
+        pytest.param("sync", TINY, "text", None, bytes(range(32)), id="sync, tiny limits, encrypted"),
     ],
 )
 def test_any_history_of_calls_reads_as_in_memory(
-    monkeypatch: pytest.MonkeyPatch, face: str, limits: Limits | None, versions: str, flush: Flush | None
+    monkeypatch: pytest.MonkeyPatch,
+    face: str,
+    limits: Limits | None,
+    versions: str,
+    flush: Flush | None,
+    key: bytes | None,
 ) -> None:
     monkeypatch.setattr(
         Course, "is_urgent", lambda course, put: False
     )  # only reads, steps and other operations end the wait
-    run_state_machine_as_test(lambda: History(face, limits, versions, flush), settings=profile)
+    run_state_machine_as_test(lambda: History(face, limits, versions, flush, key), settings=profile)
 
 
 def test_a_version_that_recurs_on_a_fork_means_what_it_was_given_last(path: Path) -> None:

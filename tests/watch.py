@@ -66,7 +66,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
             return super().execute(statement, *parameters)
 
     def watched(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        db = connect(*args, factory=Connection, **kwargs)
+        db = connect(*args, **kwargs | {"factory": Connection})
         watch._follow(db)
         return db
 

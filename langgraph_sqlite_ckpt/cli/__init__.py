@@ -2,7 +2,7 @@
 
     app        the application: opening files, errors as exit codes, questions, progress
     looking    threads, runs, history, show, diff
-    keeping    stats, verify, compact, sweep, delete, prune
+    keeping    stats, verify, compact, rekey, sweep, delete, prune
     moving     copy, import, export, load
     page       a thread as one HTML page
     drawing    steps, values and changes for the terminal, and as Mermaid

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import wraps
@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from langgraph_sqlite_ckpt import __version__
 from langgraph_sqlite_ckpt.errors import CheckpointError, InvalidRequest, OpenError
+from langgraph_sqlite_ckpt.keys import keys_of_files
 from langgraph_sqlite_ckpt.opaque import OpaqueSerializer
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.wholefile import Progress as Report
@@ -74,8 +75,26 @@ def failed(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
+KeyFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--key-file",
+        envvar="LANGGRAPH_SQLITE_CKPT_KEY_FILE",
+        help="A file with the key of an encrypted FILE: 32 bytes, or 64 hex digits. Several: the one to write with first.",
+    ),
+]
+
+
+_KEY_FILES: list[Path] = []  # those of this invocation
+
+
 @app.callback(invoke_without_command=True)
-def about(*, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def about(
+    *,
+    key_file: KeyFiles = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    _KEY_FILES[:] = key_file or ()
     if version:
         out(__version__)
         raise typer.Exit
@@ -92,15 +111,20 @@ def run() -> None:
 # --- files ---
 
 
+def keys() -> Sequence[bytes | None] | None:
+    """Those in the files that were named, never on the command line itself: every user of the machine can see that."""
+    return keys_of_files(_KEY_FILES)
+
+
 def to_read(path: Path) -> SqliteSaver:
     """The file, also one in use; nothing is written to it, and no class is needed for what is in it."""
-    return SqliteSaver(path, serde=OpaqueSerializer(), read_only=True)
+    return SqliteSaver(path, serde=OpaqueSerializer(), read_only=True, keys=keys())
 
 
 def to_write(path: Path) -> SqliteSaver:
     """A file that is there, and ours."""
     to_read(path).close()
-    return SqliteSaver(path)
+    return SqliteSaver(path, keys=keys())
 
 
 # --- what is said ---

@@ -1,4 +1,4 @@
-"""stats, verify, compact, sweep, delete, prune: a file that stays small and well."""
+"""stats, verify, compact, rekey, sweep, delete, prune: a file that stays small and well."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from langgraph_sqlite_ckpt.cli.app import (
     command,
     console,
     duration,
+    keys,
     many,
     out,
     out_json,
@@ -29,6 +30,7 @@ from langgraph_sqlite_ckpt.cli.app import (
     to_read,
     to_write,
 )
+from langgraph_sqlite_ckpt.errors import InvalidRequest
 from langgraph_sqlite_ckpt.overview import Size
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.sweeping import FINISHED, Swept
@@ -94,6 +96,33 @@ def compact(file: File, *, as_json: AsJson = False) -> None:
         out_json({"bytes": given})
     else:
         out(f"gave {size(given)} back to the disk")
+
+
+@command("rekey agent.db")
+def rekey(
+    file: File,
+    *,
+    plain: Annotated[bool, typer.Option("--plain", help="Also rows that are not encrypted: the file had no key.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Encrypt every row with the first key, in short steps, beside writers. Exit code 1: damaged rows stay.
+
+    The keys stand before the command: --key-file new.key --key-file old.key rekey FILE
+    """
+    to_read(file).close()
+    given = keys()
+    if given is None:
+        raise InvalidRequest("name the key: --key-file new.key --key-file old.key rekey FILE")
+    with SqliteSaver(file, keys=[*given, *([None] if plain else [])]) as saver, progress("rows") as report:
+        done = saver.rekey(report)
+    if as_json:
+        out_json({"rows": done.rows, "errors": [str(error) for error in done.errors]})
+    else:
+        out(f"encrypted {many(done.rows, 'row')}")
+        for error in done.errors:
+            console().print(Text(drawing.safe(error), "red"))
+    if done.errors:
+        raise typer.Exit(PROBLEMS)
 
 
 @command("sweep agent.db --idle-for 30d --dry-run")

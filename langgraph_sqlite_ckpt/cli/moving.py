@@ -19,6 +19,7 @@ from langgraph_sqlite_ckpt.cli.app import (
     Thread,
     command,
     console,
+    keys,
     many,
     out,
     out_json,
@@ -67,7 +68,7 @@ def import_(
     """Import threads from the official SQLite saver's file. What is there already is skipped."""
     if not source.is_file():
         raise OpenError(f"{source}: there is no such file")
-    with SqliteSaver(target, synchronous="normal") as saver:
+    with SqliteSaver(target, synchronous="normal", keys=keys()) as saver:
         with progress("checkpoints") as report:
             imported = import_file(source, saver, thread_ids=thread, progress=report)
         saver.compact()  # it also brings everything to the disk
@@ -99,7 +100,7 @@ def load(
     """Store an exported thread. Everything in it is checked, nothing in it is run."""
     if not source.is_file():
         raise OpenError(f"{source}: there is no such file")
-    with SqliteSaver(file) as saver:
+    with SqliteSaver(file, keys=keys()) as saver:
         _moved("loaded", load_thread(saver, source, thread_id=name), as_json=as_json)
 
 
@@ -144,7 +145,7 @@ def _target(name: str) -> Iterator[Any]:
             saver.setup()
             yield saver
     else:
-        with SqliteSaver(name) as saver:
+        with SqliteSaver(name, keys=keys()) as saver:
             yield saver
 
 
