@@ -18,6 +18,7 @@ from langgraph_sqlite_ckpt.cli import drawing, page
 from langgraph_sqlite_ckpt.cli.app import (
     AsJson,
     File,
+    Limit,
     NotThere,
     Thread,
     age,
@@ -34,14 +35,13 @@ from langgraph_sqlite_ckpt.cli.timeline import State, Step, is_internal, timelin
 from langgraph_sqlite_ckpt.errors import InvalidRequest, OpenError, Place
 from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.opaque import as_data
-from langgraph_sqlite_ckpt.overview import Run
+from langgraph_sqlite_ckpt.overview import STATUSES, Run
 from langgraph_sqlite_ckpt.overview import Thread as ThreadRow
 from langgraph_sqlite_ckpt.reading import configuration
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 
-Status = Annotated[str | None, typer.Option(help="Only these: completed, interrupted, failed or running.")]
+Status = Annotated[str | None, typer.Option(help=f"Only these: {', '.join(STATUSES)}.")]
 Waiting = Annotated[bool, typer.Option("--waiting", help="Only what waits for a person, with the question.")]
-Limit = Annotated[int, typer.Option(min=0, help="At most so many, newest first.")]
 Namespace = Annotated[str, typer.Option("--ns", help="A subgraph's namespace, as `history` shows it.")]
 Full = Annotated[bool, typer.Option("--full", help="Do not cut large values.")]
 
