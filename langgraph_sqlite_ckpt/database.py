@@ -460,7 +460,8 @@ class Database:
             self._undo()
             ours = self._ours(error)
             timing.failed(ours)
-            self._settle(batch if begun else waited, ours)
+            batch = batch if begun else list(waited)
+            self._settle(batch, ours)
         except BaseException:
             if not self._undo() and begun:  # the commit has happened
                 self._settle(batch)

@@ -15,7 +15,11 @@ A command is a function with `@command(example=...)`; to add one, write it in th
 
 from __future__ import annotations
 
-from langgraph_sqlite_ckpt.cli import effects, keeping, looking, moving
+# `--help` lists the commands in the order of these imports.
+from langgraph_sqlite_ckpt.cli import looking
+
+# isort: split
+from langgraph_sqlite_ckpt.cli import effects, keeping, moving
 from langgraph_sqlite_ckpt.cli.app import run
 
 __all__ = ["effects", "keeping", "looking", "moving", "run"]

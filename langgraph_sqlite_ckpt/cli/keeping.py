@@ -149,7 +149,7 @@ def _described(path: Path) -> str:
             checkpoints, newest = saver.stats(top=0).checkpoints, saver.runs(limit=1)
     except CheckpointError as error:
         return f"{path} (which cannot be read: {error})"
-    when = "".join(f", the newest run's last one of {run.updated_at.astimezone():%Y-%m-%d %H:%M:%S}" for run in newest)
+    when = "".join(f", newest run at {run.updated_at.astimezone():%Y-%m-%d %H:%M:%S}" for run in newest)
     return f"{path} ({many(checkpoints, 'checkpoint')}{when})"
 
 
