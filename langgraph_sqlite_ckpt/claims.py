@@ -55,7 +55,7 @@ class Releasing(Operation[None]):
 
 
 class Claim:
-    """The saver alone runs the thread, from `with` (or `async with`) to its end. Made by `SqliteSaver.claim`."""
+    """The saver alone runs `thread_id`, from `with` (or `async with`) to its end. Made by `SqliteSaver.claim`."""
 
     _SHORTEST, _LONGEST = 0.005, 0.1  # seconds between two tries
 

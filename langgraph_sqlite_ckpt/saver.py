@@ -79,7 +79,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         migrations: Functions from the values of a state's channels (a dict) to those of its next version, oldest first;
             append to the list, never edit it. `rename_channel` and `rename_node` make such entries too. States are brought
             up to date when they are read, and stored so with the next write; `migrate_all` rewrites the rest. See
-            `migrations.py` for what a function sees.
+            `help(langgraph_sqlite_ckpt.migrations)` for what a function sees.
         journal_mode: "wal" (default). "delete", for a file system without shared memory (over a network, or FUSE, whose
             locks must work all the same): readers and writers wait for each other, and a commit takes longer. All savers on
             one file need the same.

@@ -110,7 +110,8 @@ class Upkeep:
             idle_for: Threads without a new checkpoint for so long go as a whole.
             keep_last: Checkpoints to keep in each thread, with all that they need.
             statuses: Only threads in these states. Default: "completed" and "failed". One that is "interrupted" waits for a
-                person; one that is "running" may, at a breakpoint, or its process died: name them to take them too.
+                person, and so may one that is "running" or "stopped", at a breakpoint; one that has "crashed" or is
+                "abandoned" can be resumed: name them to take them too.
             dry_run: Only count. (Each batch is done and rolled back, so the counts are exact.)
             batch: Threads per transaction: writers get their turn between two.
 

@@ -35,7 +35,7 @@ from langgraph_sqlite_ckpt.errors import InvalidRequest
 @command("effects agent.db --status in_doubt")
 def effects(
     file: File,
-    thread: Annotated[str | None, typer.Argument(help="Only those of this thread.", metavar="[THREAD]")] = None,
+    thread: Annotated[str | None, typer.Argument(help="Only those of this thread.", metavar="THREAD")] = None,
     *,
     status: Annotated[str | None, typer.Option(help="Only these: running, done or in_doubt.")] = None,
     limit: Limit = 50,

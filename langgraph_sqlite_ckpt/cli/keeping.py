@@ -37,7 +37,7 @@ from langgraph_sqlite_ckpt.overview import Size
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.sweeping import FINISHED, Swept
 
-Threads = Annotated[list[str], typer.Argument(help="The threads' ids.", metavar="THREAD...", show_default=False)]
+Threads = Annotated[list[str], typer.Argument(help="The threads' ids.", metavar="THREAD", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 
 
@@ -167,7 +167,7 @@ def sweep(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete idle threads, and old checkpoints of the others. What waits or runs stays, unless --status names it."""
+    """Delete idle threads, and old checkpoints of the others. What may go on stays, unless --status names it."""
     idle = None if idle_for is None else duration(idle_for)
     statuses = tuple(status) if status else FINISHED
     with to_write(file) as saver:

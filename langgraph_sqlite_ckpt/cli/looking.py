@@ -73,7 +73,7 @@ def threads(
 @command("runs agent.db job-1 --status failed")
 def runs(
     file: File,
-    thread: Annotated[str | None, typer.Argument(help="Only those of this thread.", metavar="[THREAD]")] = None,
+    thread: Annotated[str | None, typer.Argument(help="Only those of this thread.", metavar="THREAD")] = None,
     *,
     status: Status = None,
     waiting_only: Waiting = False,
@@ -198,7 +198,10 @@ def show(
     file: File,
     thread: Thread,
     checkpoint: Annotated[
-        str | None, typer.Argument(help="A step's number, a checkpoint's id or its beginning. Default: the latest.")
+        str | None,
+        typer.Argument(
+            help="A step's number, a checkpoint's id or its beginning. Default: the latest.", metavar="CHECKPOINT"
+        ),
     ] = None,
     *,
     namespace: Namespace = "",
@@ -272,8 +275,10 @@ def _read(saver: SqliteSaver, thread: str, step: Step) -> CheckpointTuple:
 def diff(
     file: File,
     thread: Thread,
-    a: Annotated[str | None, typer.Argument(help="A step, or a checkpoint. Default: the one before B.")] = None,
-    b: Annotated[str | None, typer.Argument(help="Another one. Default: the latest.")] = None,
+    a: Annotated[
+        str | None, typer.Argument(help="A step, or a checkpoint. Default: the one before B.", metavar="A")
+    ] = None,
+    b: Annotated[str | None, typer.Argument(help="Another one. Default: the latest.", metavar="B")] = None,
     *,
     other: Annotated[str | None, typer.Option("--with", help="Another thread, in which B is looked for.")] = None,
     namespace: Namespace = "",
