@@ -86,9 +86,9 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         on_event: Called with an `Event` (operation, seconds, bytes, thread, error) after each public operation and each
             commit: for metrics. It is called on the thread that did the work, when that is done and no lock is held: a
             sync call's own thread, before the call returns; for an async call a thread of the saver's, beside the event
-            loop, after the task that waits was told. So it need not be fast, but it must be thread-safe. What it raises is
-            logged once and harms nothing; calls of the saver that it makes itself make no events. Default: nothing is
-            timed.
+            loop, after the task that waits was told (a slow one holds up the calls after it, not the loop). It must be
+            thread-safe. What it raises is logged once and harms nothing; what it does itself with the saver makes no
+            events. Default: nothing is timed.
         keep_secrets: Store them. By default entries of `configurable` that are named like secrets (`*api_key*`, `*token*`,
             `*secret*`, `*password*`, `authorization`) stay out of the metadata, into which LangGraph copies all scalars of
             `configurable`. What you put under `config["metadata"]` yourself, or into the state, is stored always.

@@ -23,6 +23,7 @@ from langgraph_sqlite_ckpt import SqliteSaver
 from langgraph_sqlite_ckpt.overview import STATUSES
 
 testing = pytest.importorskip("typer.testing", reason="the extra `cli` is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 warns of forks
 
 from langgraph_sqlite_ckpt.cli.app import age, app, duration, size  # noqa: E402
 from langgraph_sqlite_ckpt.cli.changes import MISSING, changes  # noqa: E402

@@ -19,6 +19,7 @@ from steps import begun, step
 
 from langgraph_sqlite_ckpt import BusyError, Event, Flush, InvalidRequest, SqliteSaver, ThreadBusy
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 warns of forks
 SECONDS = 20.0
 
 

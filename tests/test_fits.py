@@ -25,6 +25,8 @@ from scripts import crash, environment
 
 from langgraph_sqlite_ckpt import SqliteSaver
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 warns of forks
+
 AGENT = """
     import os, signal
     from typing import TypedDict
