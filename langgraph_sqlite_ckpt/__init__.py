@@ -41,6 +41,7 @@ To read the code, start at the top; imports point down this list only:
     custody    who answers for a thread: owners, claims
     database   connections, transactions, group commit, forks
     wholefile  a file as a whole: copied, or held alone
+    events     what was done, told to a hook: for metrics
     operations a write as an object, and its outcome; whose turn it is
     liveness   whether a process is still there
     mounts     is it on a network file system
@@ -84,6 +85,7 @@ from langgraph_sqlite_ckpt.errors import (
     StorageError,
     ThreadBusy,
 )
+from langgraph_sqlite_ckpt.events import Event
 from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.importing import import_file
 from langgraph_sqlite_ckpt.keys import read_key
@@ -120,6 +122,7 @@ __all__ = [
     "EffectNotDone",
     "EffectRunning",
     "EncodeError",
+    "Event",
     "Exported",
     "Flush",
     "ForeignFileError",

@@ -14,6 +14,7 @@ an inbox, and the next hop takes them together.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ from langgraph.checkpoint.base import (
 )
 
 from langgraph_sqlite_ckpt.errors import ClosedError
+from langgraph_sqlite_ckpt.events import Events
 from langgraph_sqlite_ckpt.operations import Company, Operation, Ticket, Turn, Writer
 
 T = TypeVar("T")
@@ -93,8 +95,9 @@ class Outcome(NamedTuple):
 class Courier:
     """Carries operations from event loops to the two threads, and outcomes back."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, events: Events) -> None:
         self._writer = writer
+        self._events = events
         self._posting = Turn()  # nothing is posted behind the end of a thread
         self._workers: dict[str, Worker] = {}
         self._halted = False
@@ -111,7 +114,7 @@ class Courier:
 
     async def _run(self, thread: str, work: Callable[[], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._posting.take(lambda: self._thread(thread).post(partial(_run, work, future)))
+        self._posting.take(lambda: self._thread(thread).post(partial(self._do, partial(_run, work, future))))
         return await future
 
     async def write(self, operation: Operation[T]) -> T:
@@ -119,6 +122,7 @@ class Courier:
 
     def send(self, operation: Operation[T]) -> asyncio.Future[T]:
         """It is on its way when this returns, and is left out only if the future is cancelled before its turn."""
+        operation.asked_at = time.perf_counter()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._posting.take(lambda: self._gather(operation, future))
         return future
@@ -129,7 +133,7 @@ class Courier:
         self._company.announce()
         if not self._posted:
             self._posted = True
-            writer.post(self._deliver)
+            writer.post(partial(self._do, self._deliver))
 
     def _thread(self, name: str) -> Worker:
         if self._halted:
@@ -137,6 +141,11 @@ class Courier:
         if name not in self._workers:
             self._workers[name] = Worker()
         return self._workers[name]
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """On one of the threads. A hook is called when whoever waits has been told."""
+        with self._events.later():
+            work()
 
     def _deliver(self) -> None:
         """On the writer's thread: all that has gathered, in one transaction. What was cancelled already is left out."""

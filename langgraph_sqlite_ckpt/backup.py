@@ -22,12 +22,14 @@ from langgraph_sqlite_ckpt.wholefile import Progress, alone, copy_file, nobody
 _SIDECARS = ("-wal", "-shm", "-journal")
 
 
-def backup(database: Database, path: str | os.PathLike[str], progress: Progress | None) -> None:
-    """A copy of one moment, at `path` once it is whole and on disk."""
+def backup(database: Database, path: str | os.PathLike[str], progress: Progress | None) -> int:
+    """A copy of one moment, at `path` once it is whole and on disk. Gives its bytes."""
     target = _other_file(path, database.path)
     with _draft_of(target) as draft:
         database.copy_to(draft, progress or nobody)
+        size = Path(draft).stat().st_size
         _put_in_place(draft, target)
+    return size
 
 
 def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:

@@ -139,6 +139,10 @@ class Batch(Operation[None]):
         self.refused: Put | None = None  # the one that can never be stored, if that is why it failed
         self._ahead: Ahead
 
+    @property
+    def count(self) -> int:
+        return len(self.puts)
+
     def apply(self, db: sqlite3.Connection) -> None:
         self.refused = None
         store = self.puts[0].store
@@ -377,6 +381,10 @@ class Buffer:
 
     def look_after(self) -> float | None:
         """Write what is due. Returns the seconds until something is; None: never again. For its `Keeper`."""
+        with self._database.events.later():
+            return self._look_after()
+
+    def _look_after(self) -> float | None:
         if self._is_done:
             return None
         if self._is_leaving:

@@ -25,31 +25,37 @@ Check = Callable[[sqlite3.Connection, str], Custody]
 class Claiming(Operation[Custody]):
     """A claim on its way into the file."""
 
+    kind = "claim"
+    thread_id: str
+
     def __init__(self, owner: Owner, thread_id: str, claim: int, check: Check) -> None:
-        self._owner, self._thread_id, self._claim, self._check = owner, thread_id, claim, check
+        self._owner, self.thread_id, self._claim, self._check = owner, thread_id, claim, check
 
     def apply(self, db: sqlite3.Connection) -> Custody:
-        return self._owner.take(db, self._thread_id, self._claim, self._check(db, self._thread_id))
+        return self._owner.take(db, self.thread_id, self._claim, self._check(db, self.thread_id))
 
     def committed(self) -> None:
         self._owner.wrote()
-        self._owner.claims[self._thread_id] = self._claim
+        self._owner.claims[self.thread_id] = self._claim
 
 
 class Releasing(Operation[None]):
     """It is given back. Fine where there is none, or by now another."""
 
+    kind = "release"
+    thread_id: str
+
     def __init__(self, owner: Owner, thread_id: str, claim: int) -> None:
-        self._owner, self._thread_id, self._claim = owner, thread_id, claim
+        self._owner, self.thread_id, self._claim = owner, thread_id, claim
 
     def apply(self, db: sqlite3.Connection) -> None:
-        if self._owner.claims.get(self._thread_id) == self._claim:
-            del self._owner.claims[self._thread_id]  # already here: the next operation may be of the same transaction
-        tables.end_claim(db, self._thread_id, self._claim)
+        if self._owner.claims.get(self.thread_id) == self._claim:
+            del self._owner.claims[self.thread_id]  # already here: the next operation may be of the same transaction
+        tables.end_claim(db, self.thread_id, self._claim)
 
 
 class Claim:
-    """The saver alone runs the thread, from `with` (or `async with`) to its end. Made by `SqliteSaver.claim`."""
+    """The saver alone runs `thread_id`, from `with` (or `async with`) to its end. Made by `SqliteSaver.claim`."""
 
     _SHORTEST, _LONGEST = 0.005, 0.1  # seconds between two tries
 

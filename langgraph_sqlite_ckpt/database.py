@@ -39,6 +39,7 @@ from langgraph_sqlite_ckpt.errors import (
     is_busy,
     storage_error,
 )
+from langgraph_sqlite_ckpt.events import SILENT, Events, Timing
 from langgraph_sqlite_ckpt.file import (
     MEMORY,
     Identity,
@@ -105,6 +106,7 @@ class Database:
         self._writer: sqlite3.Connection | None = None
         self._readers: list[sqlite3.Connection] = []
         self._borrowed = 0
+        self.events: Events = SILENT
         self.renew: Callable[[], None] = lambda: None  # called in a forked child, whose threads are gone
         self._open()
         self._closed = False
@@ -232,7 +234,8 @@ class Database:
         In a signal handler that interrupted a call of ours on this very thread: as soon as that call is through.
         """
         close = partial(self._writing.take, partial(self._write_and_close, last_word, patience))
-        self._writing.in_time(lambda: self._reading.in_time(close))
+        with self.events.later():
+            self._writing.in_time(lambda: self._reading.in_time(close))
 
     def _write_and_close(self, last_word: Callable[[sqlite3.Connection], object] | None, patience: float) -> None:
         self._run_queue()
@@ -414,7 +417,8 @@ class Database:
         try:
             self._queue.extend(tickets)
             self._company.announce()
-            self._writing.take(lambda: self._run_unless_done(tickets))
+            with self.events.later():
+                self._writing.take(lambda: self._run_unless_done(tickets))
         except BaseException:
             self._leave(tickets)
             raise
@@ -439,8 +443,11 @@ class Database:
         until they are done, so an interrupt (Ctrl-C, say) costs nobody else's: their owners run them.
         """
         self._forget_done()
-        if not self._queue:
-            return
+        if self._queue:
+            with self.events.timing("commit") as timing:
+                self._commit_queue(timing)
+
+    def _commit_queue(self, timing: Timing) -> None:
         waited = tuple(self._queue)
         batch: list[Ticket[Any]] = []
         begun = False
@@ -457,11 +464,15 @@ class Database:
             self._settle(batch)
         except (sqlite3.Error, CheckpointError) as error:
             self._undo()
-            self._settle(batch if begun else waited, self._ours(error))
+            ours = self._ours(error)
+            timing.failed(ours)
+            batch = batch if begun else list(waited)
+            self._settle(batch, ours)
         except BaseException:
             if not self._undo() and begun:  # the commit has happened
                 self._settle(batch)
             raise
+        timing.found(items=sum(ticket.operation.count for ticket in batch))
         self._forget_done()
 
     def _forget_done(self) -> None:

@@ -217,7 +217,7 @@ class Call:
 
     def begin(self) -> Operation[EffectRow | None]:
         """Gives the entry where it is done already; else it is this call's from now on."""
-        return _Begin(self._store.owner, self._begin)
+        return _Begin(self._store.owner, self.spot.thread_id, self._begin)
 
     def _begin(self, db: sqlite3.Connection) -> EffectRow | None:
         spot, owner = self.spot, self._store.owner
@@ -251,7 +251,7 @@ class Call:
         return EffectRunning(f"effect {spot.name!r} of node {spot.node!r} is being called by {whom} ({spot.place})")
 
     def finish(self, result: object) -> Operation[None]:
-        return _Finish(self._store, self._serde, self.spot.place, result, self._finish)
+        return _Finish("once", self._store, self._serde, self.spot.place, result, self._finish)
 
     def _finish(self, db: sqlite3.Connection, result: EffectResult) -> None:
         tables.finish_effect(db, self.key, self._number, result)
@@ -262,13 +262,18 @@ class Call:
         What was in doubt stays so, whatever the call that tried again knows of itself.
         """
         if not self._again and (not self._called or isinstance(error, EffectNotDone)):
-            return Statement(lambda db: tables.withdraw_effect(db, self.key, self._number))
-        return Statement(lambda db: tables.doubt_effect(db, self.key, self._number, now_as_text(), _described(error)))
+            return self._ending(lambda db: tables.withdraw_effect(db, self.key, self._number))
+        return self._ending(lambda db: tables.doubt_effect(db, self.key, self._number, now_as_text(), _described(error)))
+
+    def _ending(self, apply: Callable[[sqlite3.Connection], None]) -> Operation[None]:
+        return Statement(apply, kind="once", thread_id=self.spot.thread_id)
 
 
 class _Begin(Operation["EffectRow | None"]):
-    def __init__(self, owner: Owner, apply: Callable[[sqlite3.Connection], EffectRow | None]) -> None:
-        self._owner, self._apply = owner, apply
+    kind = "once"
+
+    def __init__(self, owner: Owner, thread_id: str, apply: Callable[[sqlite3.Connection], EffectRow | None]) -> None:
+        self._owner, self.thread_id, self._apply = owner, thread_id, apply
 
     def apply(self, db: sqlite3.Connection) -> EffectRow | None:
         return self._apply(db)
@@ -280,6 +285,7 @@ class _Begin(Operation["EffectRow | None"]):
 class _Finish(Operation[None]):
     def __init__(
         self,
+        kind: str,
         store: Store,
         serde: SerializerProtocol,
         place: Place,
@@ -287,6 +293,7 @@ class _Finish(Operation[None]):
         apply: Callable[[sqlite3.Connection, EffectResult], None],
     ) -> None:
         self._store, self._serde, self._place, self._result, self._apply = store, serde, place, result, apply
+        self.kind, self.thread_id = kind, place.thread_id
 
     def prepare(self) -> None:
         kind, packed = encode_packed(self._serde, self._store.limits, self._place, self._result)
@@ -315,8 +322,9 @@ def resolution(store: Store, serde: SerializerProtocol, key: str, *, happened: b
     if not happened and result is not None:
         raise InvalidRequest("what did not happen has no result")
     if not happened:
-        return Statement(lambda db: _forget(db, store.owner, key))
-    return _Finish(store, serde, _place_of(store, key), result, lambda db, packed: _resolve(db, store.owner, key, packed))
+        return Statement(lambda db: _forget(db, store.owner, key), kind="resolve")
+    place = _place_of(store, key)
+    return _Finish("resolve", store, serde, place, result, lambda db, packed: _resolve(db, store.owner, key, packed))
 
 
 def _place_of(store: Store, key: str) -> Place:

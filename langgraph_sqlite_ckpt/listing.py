@@ -18,6 +18,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.database import Read
 from langgraph_sqlite_ckpt.encoding import decode_metadata, storable_text
+from langgraph_sqlite_ckpt.events import Events
 from langgraph_sqlite_ckpt.reading import Asked, Page, fetch_page
 
 _FIRST_PAGE, _LARGEST_PAGE, _METADATA_PAGE = 8, 128, 1000
@@ -60,11 +61,20 @@ class Where:
         return "WHERE " + " AND ".join((*self.conditions, "c.hidden = 0"))
 
 
-def tuples(read: Read, serde: SerializerProtocol, query: Query, asked: Asked) -> Iterator[CheckpointTuple]:
+def tuples(read: Read, serde: SerializerProtocol, query: Query, asked: Asked, events: Events) -> Iterator[CheckpointTuple]:
     """Decodes an item when it is asked for; a damaged one raises when it is reached."""
-    for page in _pages(read, serde, query, asked):
+    pages = _pages(read, serde, query, asked)
+    while (page := _timed(pages, query, events)) is not None:
         for fetched in page.fetched:
             yield fetched.decoded(serde, page.chain, asked.migrations)
+
+
+def _timed(pages: Iterator[Page], query: Query, events: Events) -> Page | None:
+    with events.timing("list", query.thread_id) as timing:
+        page = next(pages, None)
+        if page is not None:
+            timing.found(bytes=page.chain.stored, items=len(page.fetched))
+        return page
 
 
 def _pages(read: Read, serde: SerializerProtocol, query: Query, asked: Asked) -> Iterator[Page]:

@@ -75,7 +75,7 @@ class Once(BaseCheckpointSaver[str]):
             time.sleep(pause)
         if call.done is not None:
             return cast(T, call.result(call.done))
-        write = self._shared.database.write
+        write = self._shared.direct.write
         with call.alone():
             try:
                 done = write(call.begin())
@@ -107,8 +107,11 @@ class Once(BaseCheckpointSaver[str]):
             after: The last one of the page before.
         """
         thread = None if thread_id is None else str(thread_id)
-        with self._shared.database.read() as db:
-            return effects.effects(db, self._shared.owner, thread, status, limit, after)
+        with self._shared.events.timing("effects", thread) as timing:
+            with self._shared.database.read() as db:
+                found = effects.effects(db, self._shared.owner, thread, status, limit, after)
+            timing.found(items=len(found))
+        return found
 
     def resolve(self, key: str, *, happened: bool, result: object = None) -> None:
         """Say what became of an effect that is in doubt; then resume its thread.
@@ -122,7 +125,7 @@ class Once(BaseCheckpointSaver[str]):
             InvalidRequest: No such effect is in doubt: there is none, it is done, or it is running.
             EncodeError: The result cannot be stored.
         """
-        self._shared.database.write(self._resolution(key, happened, result))
+        self._shared.direct.write(self._resolution(key, happened, result))
 
     async def aonce(
         self,

@@ -26,6 +26,22 @@ class Operation(Generic[T]):
 
     expects_company = False
     """Whether another operation is likely to follow at once, so that one commit can serve both."""
+    kind = ""
+    """What events call it: the method that makes it. "": it makes no event of its own."""
+    thread_id: str | None = None
+    """Where it is about one thread."""
+    asked_at: float | None = None
+    """When (`time.perf_counter`), where it has to wait on the way to its writer."""
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the values that it stores, once encoded; None where it stores none."""
+        return None
+
+    @property
+    def count(self) -> int:
+        """Operations of the user's in it."""
+        return 1
 
     def prepare(self) -> None:
         """Encode. Called again if `apply` raised `Stale`."""
@@ -40,8 +56,8 @@ class Operation(Generic[T]):
 class Statement(Operation[T]):
     """A write that needs no preparation."""
 
-    def __init__(self, apply: Callable[[sqlite3.Connection], T]) -> None:
-        self._apply = apply
+    def __init__(self, apply: Callable[[sqlite3.Connection], T], *, kind: str = "", thread_id: str | None = None) -> None:
+        self._apply, self.kind, self.thread_id = apply, kind, thread_id
 
     def apply(self, db: sqlite3.Connection) -> T:
         return self._apply(db)

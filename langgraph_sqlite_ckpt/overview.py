@@ -19,7 +19,10 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class Thread(NamedTuple):
-    """A thread, by its latest root checkpoint."""
+    """A thread, by the latest checkpoint of its root graph: `step` is that one's, `next` the nodes due after it.
+
+    Times are in UTC; `updated_at` is when that checkpoint was made. `checkpoints` counts those of the root graph.
+    """
 
     thread_id: str
     status: Status
@@ -34,7 +37,7 @@ class Thread(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One execution of a task, by the latest of its root checkpoints."""
+    """One execution of a task, from its input to its end, by its latest checkpoint of the root graph. See `Thread`."""
 
     thread_id: str
     status: Status
@@ -141,7 +144,7 @@ def as_text(moment: datetime | None) -> str | None:
     if moment is None:
         return None
     if not isinstance(moment, datetime):
-        raise InvalidRequest(f"a datetime is needed, not {moment!r:.80}")
+        raise InvalidRequest(f"updated_before and updated_after are datetimes with a time zone, not {moment!r:.80}")
     if moment.tzinfo is None:
         raise InvalidRequest(f"{moment!r} has no time zone: datetime.now(timezone.utc), for example")
     try:

@@ -48,7 +48,7 @@ _LONGEST_LINE = 1_400_000_000  # the largest row in base64
 
 
 class Exported(NamedTuple):
-    """What an export holds, or a load stored."""
+    """What an export holds, or a load stored: the thread, under its name there, and counts. `values`: stored versions."""
 
     thread_id: str
     checkpoints: int

@@ -132,6 +132,11 @@ class One(NamedTuple):
     held: Sequence[Value]
     rows: Sequence[BlobRow]
 
+    @property
+    def stored(self) -> int:
+        """Bytes of values that were read from the file."""
+        return sum(len(row.data) for row in self.rows if isinstance(row.data, bytes))  # else it is damaged
+
 
 def fetch_one(db: sqlite3.Connection, recent: Recent, place: Place, checkpoint_id: str | None, asked: Asked) -> One | None:
     """The checkpoint of that id, or the latest of the namespace."""

@@ -38,13 +38,14 @@ from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
 from langgraph_sqlite_ckpt.database import Database, JournalMode, Synchronous
 from langgraph_sqlite_ckpt.encoding import as_text as _text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
+from langgraph_sqlite_ckpt.events import Events, OnEvent
 from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
 from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.keys import keyring_of
 from langgraph_sqlite_ckpt.migrations import Migration, Migrations
 from langgraph_sqlite_ckpt.mounts import shared_file_system
 from langgraph_sqlite_ckpt.once import Once
-from langgraph_sqlite_ckpt.operations import Operation, Statement, Writer
+from langgraph_sqlite_ckpt.operations import Operation, Statement
 from langgraph_sqlite_ckpt.reading import Asked, configuration, decode_one, fetch_one
 from langgraph_sqlite_ckpt.recovery import Recovering
 from langgraph_sqlite_ckpt.renaming import stored_name
@@ -79,10 +80,16 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         migrations: Functions from the values of a state's channels (a dict) to those of its next version, oldest first;
             append to the list, never edit it. `rename_channel` and `rename_node` make such entries too. States are brought
             up to date when they are read, and stored so with the next write; `migrate_all` rewrites the rest. See
-            `migrations.py` for what a function sees.
+            `help(langgraph_sqlite_ckpt.migrations)` for what a function sees.
         journal_mode: "wal" (default). "delete", for a file system without shared memory (over a network, or FUSE, whose
             locks must work all the same): readers and writers wait for each other, and a commit takes longer. All savers on
             one file need the same.
+        on_event: Called with an `Event` (operation, seconds, bytes, thread, error) after each public operation and each
+            commit: for metrics. It is called on the thread that did the work, when that is done and no lock is held: a
+            sync call's own thread, before the call returns; for an async call a thread of the saver's, beside the event
+            loop, after the task that waits was told (a slow one holds up the calls after it, not the loop). It must be
+            thread-safe. What it raises is logged once and harms nothing; what it does itself with the saver makes no
+            events. Default: nothing is timed.
         keep_secrets: Store them. By default entries of `configurable` that are named like secrets (`*api_key*`, `*token*`,
             `*secret*`, `*password*`, `authorization`) stay out of the metadata, into which LangGraph copies all scalars of
             `configurable`. What you put under `config["metadata"]` yourself, or into the state, is stored always.
@@ -119,6 +126,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         key: bytes | None = None,
         keys: Sequence[bytes | None] | None = None,
         clear_metadata: Collection[str] = (),
+        on_event: OnEvent | None = None,
     ) -> None:
         allowed = tuple(allowed_types)
         if serde is not None and allowed:
@@ -135,6 +143,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         super().__init__(serde=serde or SafeSerializer(allowed))
         self._keep_secrets = keep_secrets
         keyring = keyring_of(key, keys, clear_metadata)
+        events = Events(on_event)
         steps, where = Migrations(migrations), normalise_path(path)
         database = Database(
             where,
@@ -145,7 +154,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             accept=lambda db: steps.require_known(tables.newest_state_version(db), where),
             keyring=keyring,
         )
-        self._shared = Shared(database, keep_last, flush, steps)
+        self._shared = Shared(database, keep_last, flush, steps, events)
         if journal_mode == "wal":
             _warn_of_shared_file_system(database.path)
 
@@ -161,7 +170,8 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
 
         Again is fine; any other call then raises `ClosedError`. If what waits cannot be written it raises, and stays open.
         """
-        self._shared.close()
+        with self._shared.events.timing("close"):
+            self._shared.close()
 
     def flush(self) -> None:
         """Write what `flush=` lets wait in memory, of all threads. On return it is on disk.
@@ -169,8 +179,9 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         Raises:
             StorageError: SQLite could not do it; what waits is kept, and tried again with the next call.
         """
-        self._shared.database._require_open()
-        self._shared.flush()
+        with self._shared.events.timing("flush"):
+            self._shared.database._require_open()
+            self._shared.flush()
 
     async def aflush(self) -> None:
         await asyncio.to_thread(self.flush)
@@ -219,10 +230,14 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             MigrationError, NewerStateError: Its state cannot be brought to the version of `migrations`.
         """
         place, checkpoint_id = _address(config)
-        recent, (stored, asked) = self._shared.store.recent, self._asked(place)
-        with self._shared.read(place.thread_id) as db:
-            one = fetch_one(db, recent, stored, checkpoint_id, asked)
-        return None if one is None else decode_one(self.serde, recent, one, asked.migrations)
+        with self._shared.events.timing("get_tuple", place.thread_id) as timing:
+            recent, (stored, asked) = self._shared.store.recent, self._asked(place)
+            with self._shared.read(place.thread_id) as db:
+                one = fetch_one(db, recent, stored, checkpoint_id, asked)
+            if one is None:
+                return None
+            timing.found(bytes=one.stored)
+            return decode_one(self.serde, recent, one, asked.migrations)
 
     def _asked(self, place: Place) -> tuple[Place, Asked]:
         """The place as the file has it, where the node that its namespace is named after was renamed since."""
@@ -264,7 +279,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
                 bound = replace(bound, checkpoint_ns=stored.checkpoint_ns)
             checkpoint_ns = stored.checkpoint_ns
         query = listing.Query(thread_id, checkpoint_ns, checkpoint_id, filter, bound, limit)
-        return listing.tuples(partial(self._shared.read, thread_id), self.serde, query, asked)
+        return listing.tuples(partial(self._shared.read, thread_id), self.serde, query, asked, self._shared.events)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -275,12 +290,13 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             return {}
         for channel in channels:
             _channel(channel)
-        recent, (at, asked) = self._shared.store.recent, self._asked(place)
-        with self._shared.read(place.thread_id) as db:
-            stored = history.fetch(db, recent, at, checkpoint_id, channels, asked.migrations)
-        if stored is None:
-            return history.empty(channels)
-        return history.decode(self.serde, recent, stored, asked.migrations)
+        with self._shared.events.timing("get_delta_channel_history", place.thread_id):
+            recent, (at, asked) = self._shared.store.recent, self._asked(place)
+            with self._shared.read(place.thread_id) as db:
+                stored = history.fetch(db, recent, at, checkpoint_id, channels, asked.migrations)
+            if stored is None:
+                return history.empty(channels)
+            return history.decode(self.serde, recent, stored, asked.migrations)
 
     # --- writing ---
 
@@ -398,21 +414,22 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
 
     def _delete_thread(self, thread_id: str) -> Operation[None]:
         text = _thread_id(thread_id)
-        return Statement(lambda db: retention.delete_thread(db, text))
+        return Statement(lambda db: retention.delete_thread(db, text), kind="delete_thread", thread_id=text)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Operation[None]:
         ids = {_text("run id", run_id) for run_id in _several("run_ids", run_ids)}
-        return Statement(lambda db: retention.delete_for_runs(db, self._shared.store.limits, ids))
+        limits = self._shared.store.limits
+        return Statement(lambda db: retention.delete_for_runs(db, limits, ids), kind="delete_for_runs")
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Operation[None]:
         source, target = _thread_id(source_thread_id), _thread_id(target_thread_id)
-        return Statement(lambda db: retention.copy_thread(db, source, target))
+        return Statement(lambda db: retention.copy_thread(db, source, target), kind="copy_thread", thread_id=source)
 
     def _prune(self, thread_ids: Sequence[str], strategy: str) -> Operation[None]:
         ids = [_thread_id(thread_id) for thread_id in _several("thread_ids", thread_ids)]
         if strategy not in ("keep_latest", "delete"):
             raise InvalidRequest(f'strategy is "keep_latest" or "delete", not {strategy!r}')
-        return Statement(lambda db: retention.prune(db, self._shared.store.limits, ids, strategy))
+        return Statement(lambda db: retention.prune(db, self._shared.store.limits, ids, strategy), kind="prune")
 
     @property
     def _courier(self) -> Courier:  # type: ignore[override]  # read-only here: it is renewed after a fork
@@ -422,8 +439,16 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
 class Shared:
     """All of a saver but its serde: what its copies have in common."""
 
-    def __init__(self, database: Database, keep_last: int | None, flush: Flush | None, migrations: Migrations) -> None:
+    def __init__(
+        self,
+        database: Database,
+        keep_last: int | None,
+        flush: Flush | None,
+        migrations: Migrations,
+        events: Events,
+    ) -> None:
         self.database = database
+        self.events = events
         self._keep_last = keep_last
         # A private memory ends with its process anyway, and its readers would wait for a flush under way.
         self._policy = flush if database.path != MEMORY and not database.read_only else None
@@ -441,12 +466,14 @@ class Shared:
     def _renew(self) -> None:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
         limits = Limits()
+        self.events = self.database.events = self.events.renewed()
         self.owner = Owner(self._start_heart)
         trimmer = retention.Trimmer(self._keep_last) if self._keep_last is not None else None
         self.store = Store(self.database, Recent(limits.cache), limits, self.owner, trimmer, migrations=self._migrations)
         self._buffer = Buffer(self.database, self._policy) if self._policy is not None else None
-        self.writer: Writer = self._buffer or self.database
-        self.courier = Courier(self.writer)
+        self.direct = self.events.watched(self.database)
+        self.writer = self.events.watched(self._buffer) if self._buffer is not None else self.direct
+        self.courier = Courier(self.writer, self.events)
         self._heart: Heart | None = None
 
     def _start_heart(self) -> None:
@@ -459,7 +486,8 @@ class Shared:
 
     def flush(self, thread_id: str | None = None) -> None:
         if self._buffer is not None:
-            self._buffer.flush(thread_id)
+            with self.events.later():
+                self._buffer.flush(thread_id)
 
     def close(self) -> None:
         if self._buffer is not None:

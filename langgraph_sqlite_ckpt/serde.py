@@ -36,9 +36,14 @@ class Unbuildable(Exception):
 
 
 class SafeSerializer(JsonPlusSerializer):
-    """LangGraph's serializer with the decoding above.
+    """LangGraph's serializer, which rebuilds only what is safe: the default of `SqliteSaver(serde=...)`.
 
-    Writes exactly what `JsonPlusSerializer` writes, so files move between savers. Thread-safe.
+    That is LangGraph's safe types, data classes (dataclasses, pydantic models, enums, named tuples) that this process has
+    imported already, and `allowed_types`. Any other stored type raises, where LangGraph's own imports and calls it, or
+    gives a bare dict. Writes exactly what `JsonPlusSerializer` writes, so files move between savers. Thread-safe.
+
+    Args:
+        allowed_types: Classes, or (module, name) pairs, whose module is then imported when needed.
     """
 
     def __init__(self, allowed_types: Iterable[AllowedType | tuple[str, ...]] = ()) -> None:

@@ -237,8 +237,13 @@ class UpToDate(Operation[T]):
 
     def __init__(self, write: PutCheckpoint | PutWrites) -> None:
         self.expects_company = write.expects_company
+        self.kind, self.thread_id = write.kind, write.thread_id
         self._write = write
         self._first: Sequence[Upgrade | Adoption] = ()
+
+    @property
+    def size(self) -> int:
+        return self._write.size
 
     def prepare(self) -> None:
         write = self._write

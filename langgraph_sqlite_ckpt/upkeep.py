@@ -55,8 +55,11 @@ class Upkeep:
             limit: At most so many.
             after: The last thread of the page before (or its id): pages stay put while threads come and change.
         """
-        with self._shared.read() as db:
-            return overview.threads(db, judge(db), status, updated_before, updated_after, limit, after)
+        with self._shared.events.timing("threads") as timing:
+            with self._shared.read() as db:
+                found = overview.threads(db, judge(db), status, updated_before, updated_after, limit, after)
+            timing.found(items=len(found))
+        return found
 
     def runs(
         self,
@@ -68,15 +71,19 @@ class Upkeep:
     ) -> Sequence[Run]:
         """The runs of a thread, or of all, newest first (by when each began). The arguments are those of `threads`."""
         thread = None if thread_id is None else str(thread_id)
-        with self._shared.read(thread) as db:
-            return overview.runs(db, judge(db), thread, status, limit, after)
+        with self._shared.events.timing("runs", thread) as timing:
+            with self._shared.read(thread) as db:
+                found = overview.runs(db, judge(db), thread, status, limit, after)
+            timing.found(items=len(found))
+        return found
 
     def stats(self, *, top: int = 20) -> Stats:
         """Sizes of the file, its -wal and its free pages in bytes, counts, and the `top` largest threads and channels."""
         database = self._shared.database
-        wal = None if database.read_only else database.maintain(tables.wal_frames, patience=0)
-        with self._shared.read() as db:
-            return overview.stats(db, database.path, top, wal)
+        with self._shared.events.timing("stats"):
+            wal = None if database.read_only else database.maintain(tables.wal_frames, patience=0)
+            with self._shared.read() as db:
+                return overview.stats(db, database.path, top, wal)
 
     def verify(self) -> Sequence[Problem]:
         """Check everything: SQLite's own integrity check, the schema, each row and value, orphans. Empty: all is well.
@@ -84,8 +91,11 @@ class Upkeep:
         Reads the whole file, thread by thread; writers go on meanwhile. What is encrypted with a key that this saver does
         not have is checked by its checksum only: one problem of kind "key" for each such key says so.
         """
-        self._shared.flush()
-        return list(verification.verify(self._shared.read))
+        with self._shared.events.timing("verify") as timing:
+            self._shared.flush()
+            problems = list(verification.verify(self._shared.read))
+            timing.found(items=len(problems))
+        return problems
 
     def sweep(
         self,
@@ -102,7 +112,8 @@ class Upkeep:
             idle_for: Threads without a new checkpoint for so long go as a whole.
             keep_last: Checkpoints to keep in each thread; what their DeltaChannels need of others is kept, hidden.
             statuses: Only threads in these states. Default: "completed" and "failed". One that is "interrupted" waits for a
-                person; one that is "running" may, at a breakpoint, or its process died: name them to take them too.
+                person, and so may one that is "running" or "stopped", at a breakpoint; one that has "crashed" or is
+                "abandoned" can be resumed: name them to take them too.
             dry_run: Only count. (Each batch is done and rolled back, so the counts are exact.)
             batch: Threads per transaction: writers get their turn between two.
 
@@ -110,9 +121,11 @@ class Upkeep:
             Counts of threads and checkpoints, and the bytes of their rows.
         """
         shared = self._shared
-        shared.flush()
-        swept = Sweep(idle_for, keep_last, statuses, dry_run, batch).run(shared.database, shared.store.limits)
-        self._tidy()
+        with shared.events.timing("sweep") as timing:
+            shared.flush()
+            swept = Sweep(idle_for, keep_last, statuses, dry_run, batch).run(shared.database, shared.store.limits)
+            self._tidy()
+            timing.found(bytes=swept.bytes, items=swept.checkpoints)
         return swept
 
     def migrate_all(self, *, dry_run: bool = False, batch: int = 100, progress: Progress | None = None) -> Migrated:
@@ -129,8 +142,10 @@ class Upkeep:
         Returns:
             How many checkpoints were rewritten (or would be), and an error for each that was not.
         """
-        migrated = MigrateAll(self._shared.store, self.serde, dry_run, batch).run(progress)
-        self._tidy()
+        with self._shared.events.timing("migrate_all") as timing:
+            migrated = MigrateAll(self._shared.store, self.serde, dry_run, batch).run(progress)
+            self._tidy()
+            timing.found(items=migrated[0])
         return migrated
 
     def rekey(self, progress: Progress | None = None) -> Rekeyed:
@@ -159,7 +174,10 @@ class Upkeep:
         Args:
             progress: Called after each step with bytes given back and bytes to give back.
         """
-        return self._compact(progress, patience=None)
+        with self._shared.events.timing("compact") as timing:
+            given_back = self._compact(progress, patience=None)
+            timing.found(bytes=given_back)
+        return given_back
 
     def _compact(self, progress: Progress | None, *, patience: float | None) -> int:
         database = self._shared.database
@@ -197,7 +215,8 @@ class Upkeep:
             ForeignFileError: What is at `path` is not of this package; it is left as it is.
             StorageError: There is no room, say. What was at `path` is still there.
         """
-        backup.backup(self._shared.database, path, progress)
+        with self._shared.events.timing("backup") as timing:
+            timing.found(bytes=backup.backup(self._shared.database, path, progress))
 
     def _tidy(self) -> None:
         """After a delete: what it freed goes back to the disk, if that is worth the trouble and in nobody's way."""

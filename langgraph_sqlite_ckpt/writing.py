@@ -92,6 +92,14 @@ class Put(Operation[None]):
     place: Place
 
     @property
+    def thread_id(self) -> str:  # type: ignore[override]  # read-only here
+        return self.place.thread_id
+
+    @property
+    def size(self) -> int:
+        return self.weight
+
+    @property
     def follows(self) -> str | None:
         """The checkpoint that it comes after."""
         raise NotImplementedError
@@ -134,6 +142,7 @@ _TRIES = 3  # in a transaction, where nobody else deletes: the second one fits
 class PutCheckpoint(Put):
     """One checkpoint with the values that changed."""
 
+    kind = "put"
     store: Store
     serde: SerializerProtocol
     place: Place
@@ -475,6 +484,7 @@ class PutWrites(Put):
     """What one task wrote. Special channels replace, ordinary ones keep the first, row by row."""
 
     expects_company = True
+    kind = "put_writes"
     store: Store
     serde: SerializerProtocol
     place: Place

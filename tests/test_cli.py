@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -12,18 +14,24 @@ from typing import Any
 
 import pytest
 from conftest import config, put
+from langgraph.graph import START, StateGraph
 from moving import THREADS, finish, held, tell
 from postgres import server
-from scripts import environment
+from scripts import crash, environment
 
 from langgraph_sqlite_ckpt import SqliteSaver
+from langgraph_sqlite_ckpt.overview import STATUSES
 
 testing = pytest.importorskip("typer.testing", reason="the extra `cli` is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 warns of forks
 
 from langgraph_sqlite_ckpt.cli.app import age, app, duration, size  # noqa: E402
 from langgraph_sqlite_ckpt.cli.changes import MISSING, changes  # noqa: E402
 
-COMMANDS = "threads runs history show diff stats verify compact rekey sweep delete prune copy import export load".split()
+COMMANDS = (
+    "threads runs history show diff effects resolve stats verify compact rekey backup restore sweep delete prune copy import"
+    " export load"
+).split()
 
 
 class Said:
@@ -197,6 +205,8 @@ LOOKING = (
     ["diff", "FILE", "done"],
     ["stats", "FILE"],
     ["verify", "FILE"],
+    ["effects", "FILE"],
+    ["backup", "FILE", "COPY"],
     ["export", "FILE", "done", "EXPORT"],
     ["copy", "FILE", "COPY"],
 )
@@ -226,6 +236,9 @@ def test_no_command_makes_a_file_that_it_should_read(tmp_path: Path, command: st
     more: dict[str, list[object]] = {name: ["t"] for name in ("history", "show", "diff", "delete", "prune")} | {
         "sweep": ["--idle-for", "1d"],
         "copy": [tmp_path / "new.db"],
+        "backup": [tmp_path / "new.db"],
+        "restore": [tmp_path / "new.db"],
+        "resolve": ["key", "--happened"],
         "import": [tmp_path / "new.db"],
         "export": ["t", tmp_path / "x"],
     }
@@ -284,6 +297,111 @@ def test_delete_prune_sweep_and_compact(told: Path) -> None:
     assert say("threads", told).out == "nothing\n"
     assert "back to the disk" in say("compact", told).out
     assert say("compact", told, "--json").json == {"bytes": 0}
+
+
+# --- backups ---
+
+
+def test_a_backup_replaces_the_file_that_it_was_made_of(told: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "backups" / "agent.db"
+    before = say("threads", told, "--json").json
+    assert re.fullmatch(rf"copied \d+\.\d kB to {copy}\n", say("backup", told, copy).out)
+    say("delete", told, "done", "--yes")
+    assert say("restore", copy, told, "--yes").out == f"restored {told}: 5 threads, 34 checkpoints\n"
+    assert [{**row, "status": None} for row in say("threads", told, "--json").json] == [
+        {**row, "status": None} for row in before
+    ]
+    assert say("restore", copy, tmp_path / "elsewhere.db", "--json").json["threads"] == 5
+
+
+def test_no_file_is_replaced_unasked_and_the_question_names_both(
+    told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy.db"
+    assert say("backup", told, copy, "--json").json == {"path": str(copy), "bytes": copy.stat().st_size}
+    for arguments in (["backup", told, copy], ["restore", copy, told]):
+        assert "Say --yes" in say(*arguments, code=2).err
+        say(*arguments, "--json", code=2)
+    monkeypatch.setattr("langgraph_sqlite_ckpt.cli.app._somebody_is_here", lambda: True)
+    say("delete", told, "done", "--yes")
+    said = say("restore", copy, told, answer="n\n", code=1)
+    assert re.search(rf"Replace {told} \(21 check.* by {copy} \(34 checkpoints, .*\)\?", said.err + said.out)
+    assert len(say("threads", told, "--json").json) == 4
+    say("backup", told, copy, answer="y\n")
+    assert len(say("threads", copy, "--json").json) == 4
+
+
+def test_a_file_in_use_or_a_damaged_backup_is_not_restored(told: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    say("backup", told, copy)
+    with SqliteSaver(told):
+        assert "has it open" in say("restore", copy, told, "--yes", code=5).err
+    db = sqlite3.connect(copy)
+    db.execute("UPDATE blob SET data = x'00' WHERE id = 3")
+    db.commit()
+    db.close()
+    assert "damaged" in say("restore", copy, told, "--yes", code=3).err
+    assert say("verify", told).code == 0
+
+
+# --- effects and crashes ---
+
+
+@pytest.fixture
+def doubtful(path: Path) -> Path:
+    """One effect is done, one was begun by a process that was killed in it; its run has crashed."""
+
+    def agent(saver: SqliteSaver) -> Any:
+        def pay(state: dict[str, Any]) -> dict[str, Any]:
+            order = saver.once("book", lambda key: "order 7")
+            receipt = saver.once("pay \x1b[31mAnn", lambda key: os.kill(os.getpid(), signal.SIGKILL))
+            return {"paid": [order, receipt]}
+
+        builder = StateGraph(dict).add_node("pay", pay).add_edge(START, "pay")
+        return builder.compile(checkpointer=saver)
+
+    crash(path, lambda saver: agent(saver).invoke({"paid": []}, config(), durability="sync"))
+    return path
+
+
+def test_effects_are_listed_with_what_is_known_of_them(doubtful: Path) -> None:
+    lines = say("effects", doubtful).out.splitlines()
+    assert re.match(
+        r"in_doubt +pay \\x1b\[31mAnn +pay +t +now +[0-9a-f-]{36} +its process ended before it could say", lines[1]
+    )
+    assert re.match(r"done +book +pay +t +now +[0-9a-f-]{36} +-", lines[2])
+    [row] = say("effects", doubtful, "t", "--status", "in_doubt", "--json").json
+    assert (row["thread_id"], row["node"], row["status"], row["finished_at"]) == ("t", "pay", "in_doubt", None)
+    assert say("effects", doubtful, "--status", "running").out == "nothing\n"
+    assert "no thread 'nope'" in say("effects", doubtful, "nope", code=4).err
+    assert "status is one of" in say("effects", doubtful, "--status", "odd", code=2).err
+
+
+@pytest.mark.parametrize(("word", "left"), [("--happened", "done"), ("--not-happened", None)])
+def test_an_effect_in_doubt_is_resolved_once_somebody_said_so(doubtful: Path, word: str, left: str | None) -> None:
+    [row] = say("effects", doubtful, "--status", "in_doubt", "--json").json
+    result = ["--result", '{"receipt": [42, "ä"]}'] if left else []
+    assert "say what became of it" in say("resolve", doubtful, row["key"], code=2).err
+    assert "Say --yes" in say("resolve", doubtful, row["key"], word, code=2).err
+    assert "is JSON" in say("resolve", doubtful, row["key"], word, "--result", "receipt", code=2).err
+    assert "has no result" in say("resolve", doubtful, row["key"], "--not-happened", "--result", "1", "--yes", code=2).err
+    assert "Resume the thread" in say("resolve", doubtful, row["key"], word, *result, "--yes").out
+    assert "is in doubt: " in say("resolve", doubtful, row["key"], word, "--yes", code=4).err
+    assert next((row["status"] for row in say("effects", doubtful, "--json").json if "Ann" in row["name"]), None) == left
+    with SqliteSaver(doubtful) as saver:
+        builder = StateGraph(dict).add_edge(START, "pay")
+        builder.add_node("pay", lambda state: {"paid": saver.once("pay \x1b[31mAnn", lambda key: "paid again")})
+        paid = builder.compile(checkpointer=saver).invoke(None, config())
+    assert paid == {"paid": {"receipt": [42, "ä"]} if left else "paid again"}
+
+
+def test_a_crashed_run_is_found_by_its_status(doubtful: Path) -> None:
+    assert re.match(r"t +crashed +pay", say("threads", doubtful, "--status", "crashed").out.splitlines()[1])
+    assert [row["status"] for row in say("runs", doubtful, "--status", "crashed", "--json").json] == ["crashed"]
+    assert say("history", doubtful, "t").out.startswith("t · 2 checkpoints · 1 run · crashed\n")
+    for command in ("threads", "runs"):
+        out = re.sub(r"\s+", " ", say(command, "--help").out)
+        assert all(status in out for status in STATUSES)
 
 
 # --- moving ---

@@ -260,6 +260,24 @@ def test_each_policy_shows_what_it_costs_and_what_a_kill_loses() -> None:
     assert len(set(re.findall(r"(\d+) kB", out))) == 1
 
 
+# opentelemetry_metrics
+
+
+def test_a_collector_gets_times_bytes_and_errors_of_each_operation() -> None:
+    pytest.importorskip("opentelemetry.sdk.metrics")
+    out = run("opentelemetry_metrics.py")
+    assert "9 agents of 5 steps have ended\none could not save: " in out
+    rows = {
+        match[:2]: match[2:] for match in re.findall(r"^(\w+) +(BusyError|) +(\d+) +([\d.]+) ms +(\d*)$", out, re.MULTILINE)
+    }
+    assert rows["put", ""][0] == "63"  # nine agents of an input and six checkpoints
+    assert int(rows["put", ""][2]) > 1000
+    assert int(rows["put_writes", "BusyError"][0]) + int(rows["put", "BusyError"][0]) > 0
+    operations, commits = map(int, re.findall(r"^(\d+) operations in (\d+) commits$", out, re.MULTILINE)[0])
+    assert operations == 63 + int(rows["put_writes", ""][0])
+    assert commits < operations
+
+
 # all of them
 
 

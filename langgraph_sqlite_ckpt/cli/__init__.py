@@ -2,7 +2,8 @@
 
     app        the application: opening files, errors as exit codes, questions, progress
     looking    threads, runs, history, show, diff
-    keeping    stats, verify, compact, rekey, sweep, delete, prune
+    keeping    stats, verify, compact, rekey, backup, restore, sweep, delete, prune
+    effects    effects, resolve
     moving     copy, import, export, load
     page       a thread as one HTML page
     drawing    steps, values and changes for the terminal, and as Mermaid
@@ -14,7 +15,11 @@ A command is a function with `@command(example=...)`; to add one, write it in th
 
 from __future__ import annotations
 
-from langgraph_sqlite_ckpt.cli import keeping, looking, moving
+# `--help` lists the commands in the order of these imports.
+from langgraph_sqlite_ckpt.cli import looking
+
+# isort: split
+from langgraph_sqlite_ckpt.cli import effects, keeping, moving
 from langgraph_sqlite_ckpt.cli.app import run
 
-__all__ = ["keeping", "looking", "moving", "run"]
+__all__ = ["effects", "keeping", "looking", "moving", "run"]

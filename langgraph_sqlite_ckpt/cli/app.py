@@ -41,6 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 File = Annotated[Path, typer.Argument(help="The file of a SqliteSaver.", metavar="FILE", show_default=False)]
 Thread = Annotated[str, typer.Argument(help="The thread's id.", metavar="THREAD", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for scripts.")]
+Limit = Annotated[int, typer.Option(min=0, help="At most so many, newest first.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 

@@ -13,7 +13,17 @@ from rich.tree import Tree
 from langgraph_sqlite_ckpt.cli.changes import MISSING, Change
 from langgraph_sqlite_ckpt.cli.timeline import Step, Timeline, line
 
-COLOURS = {"completed": "green", "interrupted": "yellow", "failed": "red", "crashed": "red", "running": "cyan"}
+COLOURS = {
+    "completed": "green",
+    "interrupted": "yellow",
+    "stopped": "yellow",
+    "failed": "red",
+    "crashed": "red",
+    "abandoned": "red",
+    "running": "cyan",
+    "done": "green",
+    "in_doubt": "red",
+}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

@@ -1,8 +1,9 @@
-"""stats, verify, compact, rekey, sweep, delete, prune: a file that stays small and well."""
+"""stats, verify, compact, rekey, backup, restore, sweep, delete, prune: a file that stays small and well."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_sqlite_ckpt import tables
+from langgraph_sqlite_ckpt.backup import restore as restore_file
 from langgraph_sqlite_ckpt.cli import drawing
 from langgraph_sqlite_ckpt.cli.app import (
     PROBLEMS,
@@ -30,12 +32,13 @@ from langgraph_sqlite_ckpt.cli.app import (
     to_read,
     to_write,
 )
-from langgraph_sqlite_ckpt.errors import InvalidRequest
+from langgraph_sqlite_ckpt.errors import CheckpointError, InvalidRequest
+from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.overview import Size
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.sweeping import FINISHED, Swept
 
-Threads = Annotated[list[str], typer.Argument(help="The threads' ids.", metavar="THREAD...", show_default=False)]
+Threads = Annotated[list[str], typer.Argument(help="The threads' ids.", metavar="THREAD", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 
 
@@ -125,18 +128,74 @@ def rekey(
         raise typer.Exit(PROBLEMS)
 
 
+@command("backup agent.db /backups/agent.db --yes")
+def backup(
+    file: File,
+    target: Annotated[Path, typer.Argument(help="The file to make.", metavar="TO", show_default=False)],
+    *,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the file as it is at one moment, also while it is used. Asks before it replaces a file (a former backup)."""
+    with to_read(file) as saver:
+        if Path(normalise_path(target)).exists():
+            sure(f"Replace {_described(target)}?", yes=yes, quiet=as_json)
+        with progress("bytes copied") as report:
+            saver.backup(target, report)
+    copied = Path(normalise_path(target)).stat().st_size
+    if as_json:
+        out_json({"path": str(target), "bytes": copied})
+    else:
+        out(f"copied {size(copied)} to {target}")
+
+
+@command("restore /backups/agent.db agent.db")
+def restore(
+    source: Annotated[Path, typer.Argument(help="A backup. It stays as it is.", metavar="FROM", show_default=False)],
+    target: Annotated[Path, typer.Argument(help="The file that it takes the place of.", metavar="TO", show_default=False)],
+    *,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the place of a file, or where none is, once it is verified. Nobody may have that file open."""
+    to_read(source).close()
+    if Path(normalise_path(target)).exists():
+        sure(f"Replace {_described(target)} by {_described(source)}?", yes=yes, quiet=as_json)
+    restore_file(source, target)
+    with to_read(target) as saver:
+        found = saver.stats(top=0)
+    if as_json:
+        out_json({"path": str(target), "threads": found.threads, "checkpoints": found.checkpoints})
+    else:
+        out(f"restored {target}: {many(found.threads, 'thread')}, {many(found.checkpoints, 'checkpoint')}")
+
+
+def _described(path: Path) -> str:
+    """So that nobody takes one of two files for the other."""
+    try:
+        with to_read(path) as saver:
+            checkpoints, newest = saver.stats(top=0).checkpoints, saver.runs(limit=1)
+    except CheckpointError as error:
+        return f"{path} (which cannot be read: {error})"
+    when = "".join(f", newest run at {run.updated_at.astimezone():%Y-%m-%d %H:%M:%S}" for run in newest)
+    return f"{path} ({many(checkpoints, 'checkpoint')}{when})"
+
+
 @command("sweep agent.db --idle-for 30d --dry-run")
 def sweep(
     file: File,
     *,
     idle_for: Annotated[str | None, typer.Option(help="Threads without a new checkpoint for so long go: 30d, 12h.")] = None,
     keep_last: Annotated[int | None, typer.Option(help="Of the others, all but the last so many checkpoints go.")] = None,
-    status: Annotated[list[str] | None, typer.Option(help="Only threads like this. Default: completed, failed.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="Only threads like this; may be repeated. Default: completed, failed."),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete idle threads, and old checkpoints of the others. What waits or runs stays, unless --status names it."""
+    """Delete idle threads, and old checkpoints of the others. What may go on stays, unless --status names it."""
     idle = None if idle_for is None else duration(idle_for)
     statuses = tuple(status) if status else FINISHED
     with to_write(file) as saver:

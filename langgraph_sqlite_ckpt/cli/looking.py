@@ -18,6 +18,7 @@ from langgraph_sqlite_ckpt.cli import drawing, page
 from langgraph_sqlite_ckpt.cli.app import (
     AsJson,
     File,
+    Limit,
     NotThere,
     Thread,
     age,
@@ -34,14 +35,13 @@ from langgraph_sqlite_ckpt.cli.timeline import State, Step, is_internal, timelin
 from langgraph_sqlite_ckpt.errors import InvalidRequest, OpenError, Place
 from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.opaque import as_data
-from langgraph_sqlite_ckpt.overview import Run
+from langgraph_sqlite_ckpt.overview import STATUSES, Run
 from langgraph_sqlite_ckpt.overview import Thread as ThreadRow
 from langgraph_sqlite_ckpt.reading import configuration
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 
-Status = Annotated[str | None, typer.Option(help="Only these: completed, interrupted, failed or running.")]
+Status = Annotated[str | None, typer.Option(help=f"Only these: {', '.join(STATUSES)}.")]
 Waiting = Annotated[bool, typer.Option("--waiting", help="Only what waits for a person, with the question.")]
-Limit = Annotated[int, typer.Option(min=0, help="At most so many, newest first.")]
 Namespace = Annotated[str, typer.Option("--ns", help="A subgraph's namespace, as `history` shows it.")]
 Full = Annotated[bool, typer.Option("--full", help="Do not cut large values.")]
 
@@ -73,7 +73,7 @@ def threads(
 @command("runs agent.db job-1 --status failed")
 def runs(
     file: File,
-    thread: Annotated[str | None, typer.Argument(help="Only those of this thread.", metavar="[THREAD]")] = None,
+    thread: Annotated[str | None, typer.Argument(help="Only those of this thread.", metavar="THREAD")] = None,
     *,
     status: Status = None,
     waiting_only: Waiting = False,
@@ -198,7 +198,10 @@ def show(
     file: File,
     thread: Thread,
     checkpoint: Annotated[
-        str | None, typer.Argument(help="A step's number, a checkpoint's id or its beginning. Default: the latest.")
+        str | None,
+        typer.Argument(
+            help="A step's number, a checkpoint's id or its beginning. Default: the latest.", metavar="CHECKPOINT"
+        ),
     ] = None,
     *,
     namespace: Namespace = "",
@@ -272,8 +275,10 @@ def _read(saver: SqliteSaver, thread: str, step: Step) -> CheckpointTuple:
 def diff(
     file: File,
     thread: Thread,
-    a: Annotated[str | None, typer.Argument(help="A step, or a checkpoint. Default: the one before B.")] = None,
-    b: Annotated[str | None, typer.Argument(help="Another one. Default: the latest.")] = None,
+    a: Annotated[
+        str | None, typer.Argument(help="A step, or a checkpoint. Default: the one before B.", metavar="A")
+    ] = None,
+    b: Annotated[str | None, typer.Argument(help="Another one. Default: the latest.", metavar="B")] = None,
     *,
     other: Annotated[str | None, typer.Option("--with", help="Another thread, in which B is looked for.")] = None,
     namespace: Namespace = "",

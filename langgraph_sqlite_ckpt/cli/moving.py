@@ -32,8 +32,10 @@ from langgraph_sqlite_ckpt.portable import Exported, export_thread, load_thread
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.transfer import Copied, copy_threads
 
-Some = Annotated[list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")]
-Target = Annotated[Path, typer.Argument(help="The SqliteSaver file to add to, made if need be.", show_default=False)]
+Some = Annotated[list[str] | None, typer.Option("--thread", help="Only this thread; may be repeated.")]
+Target = Annotated[
+    Path, typer.Argument(help="The SqliteSaver's file to add to, made if need be.", metavar="FILE", show_default=False)
+]
 
 
 class ServerError(CheckpointError):

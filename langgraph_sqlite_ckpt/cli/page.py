@@ -128,7 +128,8 @@ def _status(step: Step) -> str:
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#1b1f24;background:#fff}
 h1{font-size:1.4em}h1 span{font-size:.6em;padding:.2em .6em;border-radius:1em;color:#fff;background:#57606a}
-h1 .completed{background:#1a7f37}h1 .interrupted{background:#9a6700}h1 .failed,h1 .crashed{background:#cf222e}
+h1 .completed{background:#1a7f37}h1 .interrupted,h1 .stopped{background:#9a6700}
+h1 .failed,h1 .crashed,h1 .abandoned{background:#cf222e}
 h1 .running{background:#0969da}h2{font-size:.9em;margin:.5em 0 0;color:#57606a}h3{font-size:.9em;margin:.6em 0 .2em}
 ol{list-style:none;padding-left:.8em;border-left:2px solid #d0d7de;margin:.3em 0}li{margin:.25em 0}
 summary{cursor:pointer}details p{margin:.3em 0}.dim{color:#57606a}details details{margin:.3em 0}

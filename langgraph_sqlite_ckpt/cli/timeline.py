@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from langgraph_sqlite_ckpt import tables
 from langgraph_sqlite_ckpt.blobs import unpack
 from langgraph_sqlite_ckpt.cli.app import NotThere
+from langgraph_sqlite_ckpt.liveness import judge
 from langgraph_sqlite_ckpt.opaque import OpaqueSerializer, as_data
 from langgraph_sqlite_ckpt.saver import SqliteSaver
 from langgraph_sqlite_ckpt.tables import StepRow, WriteOfThread
@@ -123,11 +124,14 @@ def timeline(saver: SqliteSaver, thread_id: str) -> Timeline:
     with saver._shared.read() as db:
         rows = tables.steps_of_thread(db, thread_id)
         writes = tables.special_writes_of_thread(db, thread_id)
+        status = tables.status_of(db, judge(db), thread_id)
     if not rows:
         raise NotThere(f"there is no thread {thread_id!r}")
     steps = [_step(row) for row in rows]
     _say(steps, writes)
-    return Timeline(thread_id, steps, _joined(steps))
+    told = Timeline(thread_id, steps, _joined(steps))
+    told.latest.status = status or told.latest.status  # whether its process is there the views do not see
+    return told
 
 
 def _step(row: StepRow) -> Step:
