@@ -19,7 +19,7 @@ import sqlite3
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,6 @@ from langgraph_sqlite_ckpt import Flush, InvalidRequest, SqliteSaver, tables
 from langgraph_sqlite_ckpt.blobs import Chain, Limits, Recent
 from langgraph_sqlite_ckpt.flush import Course
 from langgraph_sqlite_ckpt.overview import STATUSES
-from langgraph_sqlite_ckpt.writing import Store
 
 EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))
 TINY = Limits(compress_from=1, delta_from=8, cache=1)  # chains, cache misses and new chains all the time
@@ -339,7 +338,7 @@ class History(RuleBasedStateMachine):
         saver = SqliteSaver(self.path, synchronous="normal", flush=self.flush, key=self.key)
         if self.limits is not None:
             shared = saver._shared
-            shared.store = Store(shared.database, Recent(self.limits.cache), self.limits)
+            shared.store = replace(shared.store, recent=Recent(self.limits.cache), limits=self.limits)
         return saver
 
     def write_all(self) -> None:
