@@ -12,7 +12,6 @@ To use a real model, let a node before ``pay`` ask one for the payment, for exam
 """
 
 import argparse
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from html import escape
@@ -57,7 +56,6 @@ class Approvals:
 
     def __init__(self, db: Path) -> None:
         self.db = db
-        self.answering = asyncio.Lock()
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
@@ -85,7 +83,7 @@ class Approvals:
             answer = {"decision": given["decision"], "amount": int(given["amount"])}
         except (KeyError, ValueError):
             return page("<h1>An amount is a whole number</h1>", 400)
-        async with self.answering:  # one process; in several, an external lock, or the saver's `claim`
+        async with self.saver.claim(thread, timeout=30):  # in however many processes this app runs
             state = await self.agent.aget_state(on(thread))
             if question not in [asked.id for asked in state.interrupts]:
                 return page("<h1>Somebody has answered this already</h1><a href='/'>Back</a>", 409)

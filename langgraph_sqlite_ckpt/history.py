@@ -113,7 +113,7 @@ def _growing(items: Iterator[T]) -> Iterator[Sequence[T]]:
     size = 4
     while some := list(islice(items, size)):
         yield some
-        size = min(8 * size, 2048)
+        size = min(size * (8 if size < 256 else 4), 2048)
 
 
 def _seed_from(walked: Walk, names: Mapping[str, str], body: Body, stored: Named[BlobHead]) -> set[str]:
@@ -160,7 +160,8 @@ def fetch(
     former = sorted(names - set(channels))
     walked = walk(db, namespace, checkpoint_id, channels, naming, former)
     found = tables.writes_to_channels(db, namespace, walked.ids, [*channels, *former])
-    older = {at: fetch_one(db, recent, place, walked.ids[at], Asked(migrations)) for at in _older(walked, migrations)}
+    asked = Asked(migrations, hidden=True)
+    older = {at: fetch_one(db, recent, place, walked.ids[at], asked) for at in _older(walked, migrations)}
     return Stored(
         walked,
         place,

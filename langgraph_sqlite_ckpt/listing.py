@@ -47,7 +47,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Where:
-    """Conditions, each a literal of this module, with the values bound to them."""
+    """Conditions on what is shown, each a literal of this module, with the values bound to them."""
 
     conditions: tuple[str, ...] = ()
     parameters: tuple[object, ...] = ()
@@ -57,7 +57,7 @@ class Where:
 
     @property
     def sql(self) -> str:
-        return "WHERE " + " AND ".join(self.conditions) if self.conditions else ""
+        return "WHERE " + " AND ".join((*self.conditions, "c.hidden = 0"))
 
 
 def tuples(read: Read, serde: SerializerProtocol, query: Query, asked: Asked) -> Iterator[CheckpointTuple]:

@@ -35,6 +35,7 @@ class Asked(NamedTuple):
 
     migrations: Migrations
     known_as: str | None = None
+    hidden: bool = False  # such a checkpoint too, where its id is given
 
 
 class Fetched(NamedTuple):
@@ -135,7 +136,7 @@ class One(NamedTuple):
 def fetch_one(db: sqlite3.Connection, recent: Recent, place: Place, checkpoint_id: str | None, asked: Asked) -> One | None:
     """The checkpoint of that id, or the latest of the namespace."""
     row = (
-        tables.named_of(db, place.thread_id, place.checkpoint_ns, checkpoint_id)
+        tables.named_of(db, place.thread_id, place.checkpoint_ns, checkpoint_id, hidden=asked.hidden)
         if checkpoint_id
         else tables.newest_of(db, place.thread_id, place.checkpoint_ns)
     )

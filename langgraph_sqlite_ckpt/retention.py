@@ -2,7 +2,8 @@
 
 What a kept checkpoint leans on is kept, or packed anew:
 
-- a DeltaChannel's ancestors, back to the nearest stored value (its state is nowhere else);
+- a DeltaChannel's ancestors, back to the nearest stored value (its state is nowhere else). They are hidden: what their own
+  DeltaChannels need may be gone, and to keep that too would often be to keep everything;
 - the finished tasks and the question of a pending interrupt, which are writes of the kept checkpoint, and the subgraph
   that it waits in;
 - the value itself, where it was compressed against an earlier version that goes.
@@ -11,8 +12,9 @@ What a kept checkpoint leans on is kept, or packed anew:
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from langgraph_sqlite_ckpt import history, tables
 from langgraph_sqlite_ckpt.blobs import Chain, Limits, Named, Packed, pack, pack_against
@@ -21,6 +23,7 @@ from langgraph_sqlite_ckpt.errors import DamagedError, InvalidRequest, Place
 from langgraph_sqlite_ckpt.tables import NO_VALUE, BlobHead, CheckpointRow, NewBlob
 
 _ROOT = ""
+_REMEMBERED = 10_000  # namespaces
 
 
 def prune(db: sqlite3.Connection, limits: Limits, thread_ids: Iterable[str], strategy: str) -> None:
@@ -37,33 +40,64 @@ def delete_thread(db: sqlite3.Connection, thread_id: str) -> None:
     tables.drop_custody(db, thread_id)
 
 
-def trim(db: sqlite3.Connection, thread_id: str, root: int, count: int, kept: int) -> int:
-    """`keep_last` after a put: cheap where nothing has to go, and without packing anything anew. Returns how many are kept.
-
-    `kept` is how many were kept last time. Ancestors that DeltaChannels need come on top of `count`; to look for those at
-    every put would take longer with each, so it is done when as many have come since.
-    A damaged row keeps its thread as it is, and must not keep a run from going on.
-    """
-    if tables.count_of_namespace(db, root) <= max(count, 2 * kept - count):
-        return kept
-    with suppress(DamagedError):
-        return keep_last(db, None, thread_id, count)
-    return kept
+Keep = Callable[[int, Collection[str]], object]
+"""Keeps these checkpoints of a namespace, and no other."""
 
 
-def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, count: int) -> int:
-    """The last checkpoints of each namespace that is still of use, with all they need. Returns how many of the root's."""
-    kept_roots: set[str] = set()
+def keep_last(db: sqlite3.Connection, limits: Limits | None, thread_id: str, count: int) -> None:
+    """The last checkpoints of each namespace that is still of use, with all they need."""
     _drop_late_writes(db, thread_id, count)
+    _shorten(db, thread_id, count, partial(keep_only, db, limits))
+
+
+def _shorten(db: sqlite3.Connection, thread_id: str, count: int, keep: Keep) -> None:
+    kept_roots: Collection[str] = ()
     for namespace, checkpoint_ns in sorted(tables.namespaces_of(db, thread_id), key=lambda item: item[1] != _ROOT):
         if _is_call(checkpoint_ns) and _belongs_elsewhere(db, namespace, kept_roots):
             tables.delete_namespace(db, namespace)
             continue
-        ids = [checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)]
-        kept = keep_only(db, limits, namespace, set(ids[-count:]))
+        last = {checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)[-count:]}
+        keep(namespace, last)
         if checkpoint_ns == _ROOT:
-            kept_roots = kept
-    return len(kept_roots)
+            kept_roots = last
+
+
+class Trimmer:
+    """`keep_last` after every put: shows the same, packs nothing anew, and is cheap.
+
+    To look for what DeltaChannels need takes longer with each checkpoint that they do. So it is done when as many have come
+    since as they needed then; until then those that are too many are hidden, and that is all.
+    A damaged row keeps its thread as it is, and must not keep a run from going on.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._room: dict[int, int] = {}  # by namespace, how many more are hidden before it is looked again
+
+    def trim(self, db: sqlite3.Connection, thread_id: str, root: int) -> None:
+        excess = tables.count_of_namespace(db, root) - self._count
+        if excess <= 0:
+            return
+        with suppress(DamagedError):
+            if excess > self._room.get(root, 0):
+                _drop_late_writes(db, thread_id, self._count)
+            _shorten(db, thread_id, self._count, partial(self._keep, db))
+
+    def _keep(self, db: sqlite3.Connection, namespace: int, last: Collection[str]) -> None:
+        excess = tables.count_of_namespace(db, namespace) - len(last)
+        room = self._room.pop(namespace, 0)
+        if excess > room:
+            room = keep_only(db, None, namespace, last)
+        elif excess > 0:
+            tables.hide_all_but(db, namespace, last)
+            room -= excess
+        if room > 0:
+            self._remember(namespace, room)
+
+    def _remember(self, namespace: int, room: int) -> None:
+        if len(self._room) >= _REMEMBERED:
+            self._room.clear()  # most are of threads that have ended; in the others it is looked once too often
+        self._room[namespace] = room
 
 
 def _drop_late_writes(db: sqlite3.Connection, thread_id: str, count: int) -> None:
@@ -99,8 +133,7 @@ def _belongs_elsewhere(db: sqlite3.Connection, namespace: int, kept_roots: Colle
 
 def drop_unmeant(db: sqlite3.Connection, namespace: int) -> None:
     """The values that no checkpoint of the namespace means; what others were compressed against stays as long."""
-    ids = [checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)]
-    _drop_unmeant_blobs(db, None, namespace, _rows(db, namespace, ids))
+    _drop_unmeant_blobs(db, None, namespace, _rows(db, namespace, tables.ids_with_hidden(db, namespace)))
 
 
 def delete_for_runs(db: sqlite3.Connection, limits: Limits, run_ids: Collection[str]) -> None:
@@ -110,12 +143,12 @@ def delete_for_runs(db: sqlite3.Connection, limits: Limits, run_ids: Collection[
         keep_only(db, limits, namespace, kept)
 
 
-def keep_only(db: sqlite3.Connection, limits: Limits | None, namespace: int, kept: Collection[str]) -> set[str]:
+def keep_only(db: sqlite3.Connection, limits: Limits | None, namespace: int, kept: Collection[str]) -> int:
     """Delete every other checkpoint of the namespace with its writes, and the values that nothing means any more.
 
     A value that a kept one was compressed against goes too, and the kept one is packed anew; without `limits` it stays
-    until nothing leans on it, which is quicker. Returns the ids that were kept: these, and the ancestors that their
-    DeltaChannels need.
+    until nothing leans on it, which is quicker.
+    Ancestors that the DeltaChannels of the kept ones need stay too, hidden; returns how many those are.
     """
     needed = set(kept)
     for row in _rows(db, namespace, kept):
@@ -123,11 +156,11 @@ def keep_only(db: sqlite3.Connection, limits: Limits | None, namespace: int, kep
             needed |= _delta_ancestors(db, row)
     # Values first: should a kept row turn out to be damaged, no checkpoint has been deleted yet.
     _drop_unmeant_blobs(db, limits, namespace, _rows(db, namespace, needed))
-    present = {checkpoint_id for checkpoint_id, _ in tables.ids_of(db, namespace)}
-    tables.delete_checkpoints(db, namespace, present - needed)
+    tables.delete_checkpoints(db, namespace, set(tables.ids_with_hidden(db, namespace)) - needed)
+    tables.hide_all_but(db, namespace, kept)
     if tables.namespace_is_empty(db, namespace):
         tables.delete_namespace(db, namespace)
-    return needed
+    return len(needed) - len(kept)
 
 
 def _rows(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> Iterator[CheckpointRow]:

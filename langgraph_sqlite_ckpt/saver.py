@@ -74,8 +74,8 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         busy_timeout: Seconds to wait for another process's write lock before `BusyError`.
         read_only: Never write to the file; writing calls raise `ReadOnlyError`. (SQLite may leave an empty -wal beside it.)
         flush: How often to write to the file, and so what a crash can lose (`Flush`). Default: each `put` at once.
-        keep_last: Keep no more than the last so many checkpoints of each thread (and what they need): older ones go with
-            each put. Default: keep all.
+        keep_last: Keep no more than the last so many checkpoints of each thread: older ones go with each put, and what the
+            DeltaChannels of these need of them is hidden. Default: keep all.
         migrations: Functions from the values of a state's channels (a dict) to those of its next version, oldest first;
             append to the list, never edit it. `rename_channel` and `rename_node` make such entries too. States are brought
             up to date when they are read, and stored so with the next write; `migrate_all` rewrites the rest. See
@@ -324,7 +324,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete all checkpoints of these runs, in one transaction.
 
-        Ancestors that the DeltaChannels of other runs need are kept.
+        Ancestors that the DeltaChannels of other runs need are kept, hidden.
         """
         self._shared.writer.write(self._delete_for_runs(run_ids))
         self._tidy()
@@ -342,8 +342,8 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
 
         Args:
             thread_ids: Those that are not there are fine.
-            strategy: "keep_latest": the newest checkpoint of each namespace, with its pending writes and the ancestors
-                that its DeltaChannels need; finished subgraph calls go. "delete": whole threads.
+            strategy: "keep_latest": the newest checkpoint of each namespace, with its pending writes; finished subgraph
+                calls go. Ancestors that its DeltaChannels need are kept, hidden. "delete": whole threads.
         """
         self._shared.writer.write(self._prune(thread_ids, strategy))
         self._tidy()
@@ -431,16 +431,19 @@ class Shared:
         _OPEN.add(self)
         self.database.renew = self._renew
         self._renew()
-        if not database.read_only:
-            record_the_gone(database)
+        try:
+            if not database.read_only:
+                record_the_gone(database)
+        except BaseException:  # Ctrl-C, say: nobody will have this saver to close it
+            database.close()
+            raise
 
     def _renew(self) -> None:
         """Also in a forked child, where threads are gone and locks may be held by nobody."""
         limits = Limits()
         self.owner = Owner(self._start_heart)
-        self.store = Store(
-            self.database, Recent(limits.cache), limits, self.owner, self._keep_last, migrations=self._migrations
-        )
+        trimmer = retention.Trimmer(self._keep_last) if self._keep_last is not None else None
+        self.store = Store(self.database, Recent(limits.cache), limits, self.owner, trimmer, migrations=self._migrations)
         self._buffer = Buffer(self.database, self._policy) if self._policy is not None else None
         self.writer: Writer = self._buffer or self.database
         self.courier = Courier(self.writer)

@@ -25,6 +25,9 @@ SILENCE = 60  # seconds without a heartbeat after which an owner that nobody can
 #   old one under the same version: a checkpoint at state version s means the blob with the greatest one up to s.
 # - write has no foreign key: a task's writes may arrive before their checkpoint. id grows with every write, so an
 #   interrupt that was answered is older than its answer.
+# - checkpoint.hidden: it was pruned, and is only kept for what the DeltaChannels of others need of it. Of what its own need
+#   some may be gone, so nobody is shown it. The indexes end with it, so that those that are shown are found, and counted,
+#   without a look at the others.
 # - a subgraph's checkpoints may be stored before the root checkpoint that they belong to; until it comes its id stands for
 #   their run.
 # - checkpoint_by_source_anywhere is for listings of the whole file; as an expression it is out of the way of others.
@@ -55,6 +58,7 @@ CREATE TABLE checkpoint (
     next TEXT NOT NULL,
     created_at TEXT NOT NULL,
     has_child INTEGER NOT NULL DEFAULT 0,
+    hidden INTEGER NOT NULL DEFAULT 0,
     state_version INTEGER NOT NULL DEFAULT 0,
     metadata TEXT NOT NULL,
     exact_type TEXT,
@@ -78,11 +82,11 @@ CREATE TRIGGER checkpoint_takes_what_came_before AFTER INSERT ON checkpoint WHEN
     UPDATE checkpoint SET run_id = NEW.run_id WHERE run_id = NEW.checkpoint_id AND namespace IN (
         SELECT n.id FROM namespace n JOIN namespace own ON own.thread_id = n.thread_id WHERE own.id = NEW.namespace);
 END;
-CREATE INDEX checkpoint_by_namespace ON checkpoint (namespace);
-CREATE INDEX checkpoint_by_run ON checkpoint (run_id, namespace);
-CREATE INDEX checkpoint_by_step ON checkpoint (namespace, step);
-CREATE INDEX checkpoint_by_source_anywhere ON checkpoint (source || '') WHERE source <> 'loop';
-CREATE INDEX checkpoint_by_namespace_source ON checkpoint (namespace, source) WHERE source <> 'loop';
+CREATE INDEX checkpoint_by_namespace ON checkpoint (namespace, hidden);
+CREATE INDEX checkpoint_by_run ON checkpoint (run_id, namespace, hidden);
+CREATE INDEX checkpoint_by_step ON checkpoint (namespace, step, hidden);
+CREATE INDEX checkpoint_by_source_anywhere ON checkpoint (source || '', hidden) WHERE source <> 'loop';
+CREATE INDEX checkpoint_by_namespace_source ON checkpoint (namespace, source, hidden) WHERE source <> 'loop';
 CREATE INDEX checkpoint_by_state_version ON checkpoint (state_version) WHERE state_version > 0;
 CREATE TABLE blob (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -172,8 +176,10 @@ CREATE INDEX effect_by_key ON effect (key);
 # its silence tells (`threads()` and `runs()` look for themselves). A run that another one has left behind has stopped.
 _VIEWS = f"""
 CREATE VIEW checkpoints AS
-SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS parent_checkpoint_id, c.step, c.source,
-    c.next,
+SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id,
+    nullif(c.parent_id, (SELECT p.checkpoint_id FROM checkpoint p
+        WHERE p.namespace = c.namespace AND p.checkpoint_id = c.parent_id AND p.hidden)) AS parent_checkpoint_id,
+    c.step, c.source, c.next,
     CASE
         WHEN c.next = '[]' THEN 'completed'
         WHEN c.has_child THEN 'running'
@@ -200,31 +206,36 @@ SELECT c.run_id, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id AS p
             FROM custody h JOIN owner o ON o.id = coalesce(h.holder, h.owner) WHERE h.thread_id = n.thread_id), 'stopped')
     END AS status,
     c.created_at, c.metadata, c.seq
-FROM checkpoint c JOIN namespace n ON n.id = c.namespace;
+FROM checkpoint c JOIN namespace n ON n.id = c.namespace
+WHERE c.hidden = 0;
 
 CREATE VIEW runs AS
 SELECT first.run_id, n.thread_id,
     CASE
         WHEN last.status IN ('running', 'crashed', 'abandoned')
-            AND last.seq < (SELECT max(c.seq) FROM checkpoint c WHERE c.namespace = first.namespace) THEN 'stopped'
+            AND last.seq < (
+                SELECT max(c.seq) FROM checkpoint c WHERE c.namespace = first.namespace AND c.hidden = 0) THEN 'stopped'
         ELSE last.status
     END AS status,
     last.next, last.step, first.created_at, last.created_at AS updated_at,
-    (SELECT count(*) FROM checkpoint c WHERE c.run_id = first.run_id AND c.namespace = first.namespace) AS checkpoints,
+    (SELECT count(*) FROM checkpoint c
+        WHERE c.run_id = first.run_id AND c.namespace = first.namespace AND c.hidden = 0) AS checkpoints,
     first.seq
 FROM checkpoint first
 JOIN namespace n ON n.id = first.namespace
 JOIN checkpoints last ON last.seq = (
-    SELECT max(c.seq) FROM checkpoint c WHERE c.run_id = first.run_id AND c.namespace = first.namespace)
-WHERE n.checkpoint_ns = '' AND NOT EXISTS (
-    SELECT 1 FROM checkpoint c WHERE c.run_id = first.run_id AND c.namespace = first.namespace AND c.seq < first.seq);
+    SELECT max(c.seq) FROM checkpoint c
+    WHERE c.run_id = first.run_id AND c.namespace = first.namespace AND c.hidden = 0)
+WHERE n.checkpoint_ns = '' AND first.hidden = 0 AND NOT EXISTS (
+    SELECT 1 FROM checkpoint c
+    WHERE c.run_id = first.run_id AND c.namespace = first.namespace AND c.hidden = 0 AND c.seq < first.seq);
 
 CREATE VIEW threads AS
 SELECT n.thread_id, last.status, last.next, last.step, last.run_id, first.created_at, last.created_at AS updated_at,
-    (SELECT count(*) FROM checkpoint c WHERE c.namespace = n.id) AS checkpoints
+    (SELECT count(*) FROM checkpoint c WHERE c.namespace = n.id AND c.hidden = 0) AS checkpoints
 FROM namespace n
-JOIN checkpoints last ON last.seq = (SELECT max(c.seq) FROM checkpoint c WHERE c.namespace = n.id)
-JOIN checkpoint first ON first.seq = (SELECT min(c.seq) FROM checkpoint c WHERE c.namespace = n.id)
+JOIN checkpoints last ON last.seq = (SELECT max(c.seq) FROM checkpoint c WHERE c.namespace = n.id AND c.hidden = 0)
+JOIN checkpoint first ON first.seq = (SELECT min(c.seq) FROM checkpoint c WHERE c.namespace = n.id AND c.hidden = 0)
 WHERE n.checkpoint_ns = '';
 """
 

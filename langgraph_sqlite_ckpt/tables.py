@@ -35,6 +35,8 @@ class BlobName(NamedTuple):
 
 
 class CheckpointRow(NamedTuple):
+    """`parent_id` is None where the parent is hidden: only `ancestors` go on through it."""
+
     seq: int
     namespace: int
     thread_id: str
@@ -301,9 +303,11 @@ class Judged(NamedTuple):
 
 # `r` is the row as the table has it. SQLite takes a column of `c` from the index where it can, and would not see when a
 # damaged index leads to another row: such a row has no checksum here, which makes it damaged.
-_COLUMNS = """c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id, c.parent_id, c.run_id, c.has_child,
-    c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,
-    c.rest_codec, c.rest_size, c.rest,
+_COLUMNS = """c.seq, c.namespace, n.thread_id, n.checkpoint_ns, c.checkpoint_id,
+    nullif(c.parent_id, (SELECT p.checkpoint_id FROM checkpoint p
+        WHERE p.namespace = c.namespace AND p.checkpoint_id = c.parent_id AND p.hidden)) AS parent_id,
+    c.run_id, c.has_child, c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside,
+    c.rest_type, c.rest_codec, c.rest_size, c.rest,
     (SELECT r.checksum FROM checkpoint r
         WHERE r.seq = c.seq AND +r.namespace = c.namespace AND +r.checkpoint_id = c.checkpoint_id) AS checksum, c.key_id"""
 _CHECKPOINT = f"SELECT {_COLUMNS} FROM checkpoint c JOIN namespace n ON n.id = c.namespace "
@@ -682,26 +686,32 @@ def namespace_is_empty(db: sqlite3.Connection, namespace: int) -> bool:
 
 def newest_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str) -> CheckpointRow | None:
     row = db.execute(
-        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? ORDER BY c.seq DESC LIMIT 1",
+        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.hidden = 0 ORDER BY c.seq DESC LIMIT 1",
         (thread_id, checkpoint_ns),
     ).fetchone()
     return _Opener(db).checkpoint(row) if row else None
 
 
-def named_of(db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> CheckpointRow | None:
+def named_of(
+    db: sqlite3.Connection, thread_id: str, checkpoint_ns: str, checkpoint_id: str, *, hidden: bool
+) -> CheckpointRow | None:
+    """`hidden`: also where it is."""
     row = db.execute(
-        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ?",
-        (thread_id, checkpoint_ns, checkpoint_id),
+        _CHECKPOINT + "WHERE n.thread_id = ? AND n.checkpoint_ns = ? AND c.checkpoint_id = ? AND c.hidden <= ?",
+        (thread_id, checkpoint_ns, checkpoint_id, hidden),
     ).fetchone()
     return _Opener(db).checkpoint(row) if row else None
 
 
 def latest_checkpoint(db: sqlite3.Connection, namespace: int) -> CheckpointRow | None:
-    row = db.execute(_CHECKPOINT + "WHERE c.namespace = ? ORDER BY c.seq DESC LIMIT 1", (namespace,)).fetchone()
+    row = db.execute(
+        _CHECKPOINT + "WHERE c.namespace = ? AND c.hidden = 0 ORDER BY c.seq DESC LIMIT 1", (namespace,)
+    ).fetchone()
     return _Opener(db).checkpoint(row) if row else None
 
 
 def find_checkpoint(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> CheckpointRow | None:
+    """Hidden or not."""
     row = db.execute(_CHECKPOINT + "WHERE c.namespace = ? AND c.checkpoint_id = ?", (namespace, checkpoint_id)).fetchone()
     return _Opener(db).checkpoint(row) if row else None
 
@@ -725,15 +735,20 @@ def select_metadata(db: sqlite3.Connection, where: str, parameters: Sequence[obj
 
 
 def ids_of(db: sqlite3.Connection, namespace: int) -> Sequence[tuple[str, str]]:
-    """(checkpoint_id, run_id) of every checkpoint, oldest first."""
+    """(checkpoint_id, run_id) of every checkpoint that is shown, oldest first."""
     return db.execute(
-        "SELECT checkpoint_id, run_id FROM checkpoint WHERE namespace = ? ORDER BY seq", (namespace,)
+        "SELECT checkpoint_id, run_id FROM checkpoint WHERE namespace = ? AND hidden = 0 ORDER BY seq", (namespace,)
     ).fetchall()
 
 
+def ids_with_hidden(db: sqlite3.Connection, namespace: int) -> Sequence[str]:
+    rows = db.execute("SELECT checkpoint_id FROM checkpoint WHERE namespace = ?", (namespace,))
+    return [row[0] for row in rows]
+
+
 def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Iterator[tuple[int, str, str | None, int]]:
-    """(seq, checkpoint_id, beside, state_version) of the checkpoint, its parent, its parent's parent, ..., read as they are
-    asked for, in one statement.
+    """(seq, checkpoint_id, beside, state_version) of a checkpoint that is shown, its parent, its parent's parent, ...,
+    hidden or not, read as they are asked for, in one statement.
 
     A chain that loops never ends: the caller stops at an id that it has seen. CROSS JOIN keeps `line` outside, so that
     each step is one look-up.
@@ -741,7 +756,7 @@ def ancestors(db: sqlite3.Connection, namespace: int, checkpoint_id: str) -> Ite
     return db.execute(
         "WITH RECURSIVE line (seq, checkpoint_id, parent_id, beside, state_version) AS ("
         " SELECT seq, checkpoint_id, parent_id, beside, state_version FROM checkpoint"
-        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id"
+        "  WHERE namespace = :namespace AND checkpoint_id = :checkpoint_id AND hidden = 0"
         " UNION ALL SELECT p.seq, p.checkpoint_id, p.parent_id, p.beside, p.state_version"
         "  FROM line CROSS JOIN checkpoint p ON p.namespace = :namespace AND p.checkpoint_id = line.parent_id)"
         " SELECT seq, checkpoint_id, beside, state_version FROM line",
@@ -824,15 +839,21 @@ def insert_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str, new: 
     )
 
 
-def replace_checkpoint(db: sqlite3.Connection, namespace: int, run_id: str | None, new: NewCheckpoint) -> None:
-    """A checkpoint that is put again keeps its place in the order, and its run unless it names one."""
+def replace_checkpoint(
+    db: sqlite3.Connection, namespace: int, run_id: str | None, new: NewCheckpoint, *, shows: bool
+) -> None:
+    """A checkpoint that is put again keeps its place in the order, and its run unless it names one; without a parent it
+    keeps one that is hidden. `shows`: also where it was hidden.
+    """
     sealer = _Sealer.of(db, namespace)
     db.execute(
-        "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = ?, step = ?, source = ?,"
+        "UPDATE checkpoint SET run_id = coalesce(?, run_id), checkpoint_id = ?, parent_id = coalesce(?, (SELECT"
+        " p.checkpoint_id FROM checkpoint p WHERE p.namespace = checkpoint.namespace"
+        "  AND p.checkpoint_id = checkpoint.parent_id AND p.hidden)), step = ?, source = ?,"
         " next = ?, created_at = ?, state_version = ?, metadata = ?, exact_type = ?, exact = ?, body_codec = ?,"
         " body_size = ?, body = ?, beside = ?, rest_type = ?, rest_codec = ?, rest_size = ?, rest = ?, checksum = ?,"
-        " key_id = ? WHERE namespace = ? AND checkpoint_id = ?",
-        (run_id, *sealer.checkpoint(new), sealer.key_id, namespace, new.checkpoint_id),
+        " key_id = ?, hidden = hidden AND NOT ? WHERE namespace = ? AND checkpoint_id = ?",
+        (run_id, *sealer.checkpoint(new), sealer.key_id, shows, namespace, new.checkpoint_id),
     )
 
 
@@ -854,23 +875,31 @@ def delete_checkpoints(db: sqlite3.Connection, namespace: int, checkpoint_ids: I
     )
 
 
+def hide_all_but(db: sqlite3.Connection, namespace: int, checkpoint_ids: Iterable[str]) -> None:
+    db.execute(
+        "UPDATE checkpoint SET hidden = 1 WHERE namespace = ? AND hidden = 0"
+        " AND checkpoint_id NOT IN (SELECT value FROM json_each(?))",
+        (namespace, json.dumps(list(checkpoint_ids))),
+    )
+
+
 def namespaces_of_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> Sequence[int]:
     rows = db.execute(
-        "SELECT DISTINCT c.namespace FROM json_each(?) j CROSS JOIN checkpoint c ON c.run_id = j.value",
+        "SELECT DISTINCT c.namespace FROM json_each(?) j CROSS JOIN checkpoint c ON c.run_id = j.value AND c.hidden = 0",
         (json.dumps(run_ids),),
     )
     return [row[0] for row in rows]
 
 
 def copy_checkpoints(db: sqlite3.Connection, source: str, target: str) -> None:
-    """Of a whole thread, in its order, so that the copy has the same latest and the same history."""
+    """Of a whole thread, hidden or not, in its order, so that the copy has the same latest and the same history."""
     db.execute(
         "INSERT INTO checkpoint (namespace, checkpoint_id, parent_id, run_id, step, source, next, created_at, has_child,"
-        " state_version, metadata, exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec,"
+        " hidden, state_version, metadata, exact_type, exact, body_codec, body_size, body, beside, rest_type, rest_codec,"
         " rest_size, rest, checksum, key_id)"
         " SELECT t.id, c.checkpoint_id, c.parent_id, c.run_id, c.step, c.source, c.next, c.created_at, c.has_child,"
-        " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,"
-        " c.rest_codec, c.rest_size, c.rest, c.checksum, c.key_id"
+        " c.hidden, c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside,"
+        " c.rest_type, c.rest_codec, c.rest_size, c.rest, c.checksum, c.key_id"
         " FROM namespace s JOIN checkpoint c ON c.namespace = s.id"
         " JOIN namespace t ON t.thread_id = ? AND t.checkpoint_ns = s.checkpoint_ns"
         " WHERE s.thread_id = ? ORDER BY c.seq",
@@ -1537,7 +1566,7 @@ def count_threads(db: sqlite3.Connection) -> int:
 
 
 def count_checkpoints(db: sqlite3.Connection) -> int:
-    count: int = db.execute("SELECT count(*) FROM checkpoint").fetchone()[0]
+    count: int = db.execute("SELECT count(*) FROM checkpoint WHERE hidden = 0").fetchone()[0]
     return count
 
 
@@ -1575,13 +1604,16 @@ def stored_bytes(db: sqlite3.Connection, thread_id: str) -> int:
 
 
 def count_of_namespace(db: sqlite3.Connection, namespace: int) -> int:
-    count: int = db.execute("SELECT count(*) FROM checkpoint WHERE namespace = ?", (namespace,)).fetchone()[0]
+    count: int = db.execute("SELECT count(*) FROM checkpoint WHERE namespace = ? AND hidden = 0", (namespace,)).fetchone()[
+        0
+    ]
     return count
 
 
 def count_of_thread(db: sqlite3.Connection, thread_id: str) -> int:
     count: int = db.execute(
-        "SELECT count(*) FROM checkpoint WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?)", (thread_id,)
+        "SELECT count(*) FROM checkpoint WHERE namespace IN (SELECT id FROM namespace WHERE thread_id = ?) AND hidden = 0",
+        (thread_id,),
     ).fetchone()[0]
     return count
 
@@ -1656,6 +1688,8 @@ def orphans(db: sqlite3.Connection) -> Sequence[tuple[str, int]]:
     """(kind, id) of rows that belong to no namespace, lean on nothing that is there, or are needed by nobody."""
     return db.execute(
         "SELECT 'checkpoint without a namespace', seq FROM checkpoint WHERE namespace NOT IN (SELECT id FROM namespace)"
+        " UNION ALL SELECT 'hidden checkpoint that nobody needs', c.seq FROM checkpoint c WHERE c.hidden AND NOT EXISTS"
+        "  (SELECT 1 FROM checkpoint s WHERE s.namespace = c.namespace AND s.hidden = 0)"
         " UNION ALL SELECT 'write without a namespace', id FROM write WHERE namespace NOT IN (SELECT id FROM namespace)"
         " UNION ALL SELECT 'effect without a checkpoint', e.id FROM effect e WHERE NOT EXISTS (SELECT 1 FROM checkpoint c"
         "  JOIN namespace n ON n.id = c.namespace WHERE c.namespace = e.namespace AND c.checkpoint_id = e.checkpoint_id)"
@@ -1716,6 +1750,7 @@ class BlobOfThread(NamedTuple):
 class CheckpointOfThread(NamedTuple):
     checkpoint_ns: str
     run_id: str
+    hidden: int
     checkpoint_id: str
     parent_id: Union[str, None]
     step: Union[int, float, None]
@@ -1784,7 +1819,7 @@ def blobs_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[BlobOfTh
 def checkpoints_of_thread(db: sqlite3.Connection, thread_id: str) -> Iterator[CheckpointOfThread]:
     """In the order of commits."""
     rows = db.execute(
-        "SELECT n.checkpoint_ns, c.run_id, c.checkpoint_id, c.parent_id, c.step, c.source, c.next, c.created_at,"
+        "SELECT n.checkpoint_ns, c.run_id, c.hidden, c.checkpoint_id, c.parent_id, c.step, c.source, c.next, c.created_at,"
         " c.state_version, c.metadata, c.exact_type, c.exact, c.body_codec, c.body_size, c.body, c.beside, c.rest_type,"
         " c.rest_codec, c.rest_size, c.rest, c.checksum, c.key_id"
         " FROM namespace n JOIN checkpoint c ON c.namespace = n.id WHERE n.thread_id = ? ORDER BY c.seq",
@@ -1833,7 +1868,11 @@ def insert_blob_of_thread(db: sqlite3.Connection, namespace: int, row: BlobOfThr
 
 
 def insert_checkpoint_of_thread(db: sqlite3.Connection, namespace: int, row: CheckpointOfThread) -> None:
-    insert_checkpoint(db, namespace, row.run_id, NewCheckpoint(*row[2:]))
+    insert_checkpoint(db, namespace, row.run_id, NewCheckpoint(*row[3:]))
+    if row.hidden:
+        db.execute(
+            "UPDATE checkpoint SET hidden = 1 WHERE namespace = ? AND checkpoint_id = ?", (namespace, row.checkpoint_id)
+        )
 
 
 def insert_write_of_thread(db: sqlite3.Connection, namespace: int, row: WriteOfThread) -> None:
@@ -1898,7 +1937,7 @@ def waiting_writes(db: sqlite3.Connection, thread_id: str) -> Sequence[WriteOfTh
         " w.checksum, w.data, w.key_id FROM namespace n JOIN checkpoint c ON c.namespace = n.id"
         " JOIN write w ON w.namespace = n.id AND w.checkpoint_id = c.checkpoint_id"
         " WHERE n.thread_id = ? AND n.checkpoint_ns = '' AND w.channel = '__interrupt__'"
-        " AND c.seq = (SELECT max(seq) FROM checkpoint WHERE namespace = n.id) AND NOT EXISTS ("
+        " AND c.seq = (SELECT max(seq) FROM checkpoint WHERE namespace = n.id AND hidden = 0) AND NOT EXISTS ("
         " SELECT 1 FROM write later WHERE later.namespace = w.namespace AND later.checkpoint_id = w.checkpoint_id"
         " AND later.id > w.id AND ((later.task_id = w.task_id AND later.channel <> '__resume__')"
         " OR (later.channel = '__resume__' AND later.task_id = '00000000-0000-0000-0000-000000000000')))"

@@ -58,7 +58,7 @@ class Upgrade(Operation[int]):
 
     def prepare(self) -> None:
         migrations, recent = self.store.migrations, self.store.recent
-        asked = Asked(migrations, None if self.known_as == self.place.checkpoint_ns else self.known_as)
+        asked = Asked(migrations, None if self.known_as == self.place.checkpoint_ns else self.known_as, hidden=True)
         with self.store.database.read() as db:
             self._one = one = fetch_one(db, recent, self.place, self.place.checkpoint_id, asked)
         if one is None or (self._row.state_version == migrations.version and asked.known_as is None):
@@ -171,10 +171,10 @@ class Adoption(Operation[int]):
     def prepare(self) -> None:
         with self.store.database.read() as db:
             self._namespace = tables.find_namespace(db, *self.place[:2])
-            ids = tables.ids_of(db, self._namespace) if self._namespace is not None else ()
+            ids = tables.ids_with_hidden(db, self._namespace) if self._namespace is not None else ()
         self._upgrades = [
             Upgrade(self.store, self.serde, self.place._replace(checkpoint_id=id_), self.known_as, alone=True)
-            for id_, _ in ids
+            for id_ in ids
         ]
         for upgrade in self._upgrades:
             upgrade.prepare()

@@ -100,7 +100,7 @@ class Upkeep:
 
         Args:
             idle_for: Threads without a new checkpoint for so long go as a whole.
-            keep_last: Checkpoints to keep in each thread, with all that they need.
+            keep_last: Checkpoints to keep in each thread; what their DeltaChannels need of others is kept, hidden.
             statuses: Only threads in these states. Default: "completed" and "failed". One that is "interrupted" waits for a
                 person; one that is "running" may, at a breakpoint, or its process died: name them to take them too.
             dry_run: Only count. (Each batch is done and rolled back, so the counts are exact.)

@@ -71,8 +71,7 @@ class Store:
     recent: Recent
     limits: Limits
     owner: Owner
-    keep_last: int | None = None
-    kept: dict[str, int] = field(default_factory=dict)  # by thread, where more than keep_last had to be kept
+    trimmer: retention.Trimmer | None = None
     migrations: Migrations = field(default_factory=lambda: Migrations(()))
     settled: Settled = field(default_factory=Settled)
     inside: sqlite3.Connection | None = None  # the transaction in which this is used, if it is
@@ -377,19 +376,12 @@ class PutCheckpoint(Put):
             self.store.migrations.require_known(standing.state_version, place)
         self._store_blobs(db, standing.namespace)
         if standing.state_version is not None:
-            tables.replace_checkpoint(db, standing.namespace, named_run(self.metadata), row)
+            shows = self.upgraded_in is None
+            tables.replace_checkpoint(db, standing.namespace, named_run(self.metadata), row, shows=shows)
         else:
             tables.insert_checkpoint(db, standing.namespace, run_of(db, place, self.metadata, row, standing), row)
-            if self.store.keep_last is not None and not place.checkpoint_ns:
-                self._trim(db, standing.namespace, self.store.keep_last)
-
-    def _trim(self, db: sqlite3.Connection, root: int, count: int) -> None:
-        thread_id, kept = self.place.thread_id, self.store.kept
-        now_kept = retention.trim(db, thread_id, root, count, kept.get(thread_id, count))
-        if now_kept > count:
-            kept[thread_id] = now_kept
-        else:
-            kept.pop(thread_id, None)
+            if self.store.trimmer is not None and not place.checkpoint_ns:
+                self.store.trimmer.trim(db, place.thread_id, standing.namespace)
 
     def _store_blobs(self, db: sqlite3.Connection, namespace: int) -> None:
         there = self._there(db, namespace)

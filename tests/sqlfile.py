@@ -2,6 +2,7 @@
 
 import sqlite3
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -46,6 +47,16 @@ def nothing_is_held(path: Path) -> bool:
     sql(path, "UPDATE namespace SET thread_id = thread_id")
     [(busy, _, _)] = sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
     return not busy
+
+
+def soon_nothing_is_held(path: Path, seconds: float = 10) -> bool:
+    """A read of a few rows that was under way may end first."""
+    deadline = time.monotonic() + seconds
+    while not nothing_is_held(path):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Face, checkpoint, config, put
-from sqlfile import Tap, can_write_at_once, nothing_is_held, rows, sql, tap
+from sqlfile import Tap, can_write_at_once, nothing_is_held, rows, soon_nothing_is_held, sql, tap
 
 from langgraph_sqlite_ckpt import CheckpointError, SqliteSaver, StorageError
 
@@ -268,6 +268,6 @@ def test_upkeep_that_is_cancelled_at_random_moments_is_whole_or_absent_and_leave
             put(saver, at=config("afterwards"))  # and close() waits for what still runs
         sql(path, "DELETE FROM checkpoint WHERE namespace = (SELECT id FROM namespace WHERE thread_id = 'afterwards')")
         sql(path, "DELETE FROM namespace WHERE thread_id = 'afterwards'")
-        assert nothing_is_held(path)
+        assert soon_nothing_is_held(path)
         assert rows(path) in ((before, after) if was else (after,))
     assert cancelled > 0

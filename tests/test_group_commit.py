@@ -289,7 +289,7 @@ def test_a_file_that_hits_a_size_limit_of_the_system_keeps_what_was_acknowledged
     script = """
         import resource
         saver = SqliteSaver(PATH)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
         acknowledged, errors = 0, 0
         for number in range(40):
             try:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def test_redacting_leaves_the_course_and_nothing_that_was_said(told: SqliteSaver
     told.put(config("done"), _odd(), {"source": "update", "step": 9, "parents": {}, "user": "Ann", "tags": {"Ann"}}, {})
     exported = export_thread(told, "done", file, redact=True)
 
-    text = json.dumps(lines(file))
+    text = re.sub(r'{"base64": "[^"]*"}', "", json.dumps(lines(file)))
     packed = b"".join(base64.b64decode(item) for item in _base64(lines(file)))
     assert exported.redacted
     for secret in ("Ann", "will pay", "Is it right", "Pay 100"):

@@ -363,6 +363,7 @@ def test_the_state_of_delta_channels_is_the_same_before_and_after(
         asyncio.run(saver.adelete_for_runs([f"run {turn}" for turn in range(4)]))
     if what.startswith("prune"):
         saver.prune(["t"])
+        assert len(kept(saver, "t")) == 1
     if "copy" in what:
         saver.copy_thread("t", "copy")
         at = config("copy")
@@ -380,13 +381,15 @@ def test_the_state_of_delta_channels_is_the_same_before_and_after(
     sound(path)
 
 
-def test_pruning_a_delta_thread_still_drops_what_nobody_needs(saver: SqliteSaver) -> None:
+def test_pruning_a_delta_thread_still_drops_what_nobody_needs(saver: SqliteSaver, path: Path) -> None:
     app = delta_app(saver, 2)
     for turn in range(10):
         app.invoke({"log": [f"turn {turn}"]}, config())
     before = len(kept(saver, "t"))
     saver.prune(["t"])
-    assert len(kept(saver, "t")) < before / 3
+    assert len(kept(saver, "t")) == 1
+    [[there]] = sql(path, "SELECT count(*) FROM checkpoint")
+    assert there < before / 3
 
 
 # --- runs ---

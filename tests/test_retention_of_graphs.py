@@ -32,6 +32,7 @@ from langgraph_sqlite_ckpt import SqliteSaver
 
 EXAMPLES = int(os.environ.get("RETENTION_EXAMPLES", "0"))
 THREADS = ("delta a", "delta b", "plain")
+REMEMBERS = "remembers"  # a node, and the namespace that it has for all turns
 
 # --- a saver that tells memory ---
 
@@ -104,6 +105,17 @@ class Inner(TypedDict, total=False):
     answers: Annotated[dict[str, Any], operator.or_]
 
 
+class Remembered(TypedDict, total=False):
+    """All but what the outer graph has too goes on from turn to turn."""
+
+    turn: int
+    ask: bool
+    own: Added
+    own_delta: Delta
+    own_seldom: Seldom
+    answers: Annotated[dict[str, Any], operator.or_]
+
+
 def line(name: str, state: Any) -> str:
     return f"{name} in turn {state['turn']}, " + "and so on, " * 20
 
@@ -128,8 +140,30 @@ def inner(ran: list[str]) -> Any:
     return builder.compile()
 
 
+def remembering(ran: list[str]) -> Any:
+    """What it has of its own is kept in one namespace for all turns."""
+
+    def recall(state: Any) -> Any:
+        ran.append("recall")
+        turn = state["turn"]
+        return {"own": [line("recall", state)], "own_delta": [f"recall {turn}"], "own_seldom": [f"recall {turn}"]}
+
+    def settle(state: Any) -> Any:
+        ran.append("settle")
+        answer = interrupt("settle?") if state["turn"] % 3 == 2 and not state["ask"] else "not asked"
+        known = [len(state[channel]) for channel in ("own", "own_delta", "own_seldom")]
+        return {"answers": {f"settled {state['turn']}": [answer, *known]}, "own_seldom": ["settle"]}
+
+    builder = StateGraph(Remembered)
+    builder.add_node("recall", recall)
+    builder.add_node("settle", settle)
+    builder.add_edge(START, "recall")
+    builder.add_edge("recall", "settle")
+    return builder.compile(checkpointer=True)
+
+
 def graph(saver: Any, schema: Any, ran: list[str]) -> Any:
-    """A loop, a subgraph, then three tasks beside each other, one of which may ask."""
+    """A loop, a subgraph, then four tasks beside each other: one may ask, one is a subgraph that goes on from turn to turn."""
 
     def again(state: Any) -> Any:
         ran.append("again")
@@ -155,7 +189,8 @@ def graph(saver: Any, schema: Any, ran: list[str]) -> Any:
     builder.add_node("quick 2", quick("quick 2"))
     builder.add_edge(START, "again")
     builder.add_conditional_edges("again", lambda state: "again" if state["steps"] % 3 else "sub", ["again", "sub"])
-    for name in ("ask", "quick 1", "quick 2"):
+    builder.add_node(REMEMBERS, remembering(ran))
+    for name in ("ask", "quick 1", "quick 2", REMEMBERS):
         builder.add_edge("sub", name)
         builder.add_edge(name, END)
     return builder.compile(checkpointer=saver)
@@ -168,7 +203,7 @@ class Story:
     """Two savers on one file take turns, as two processes would; the second one keeps few checkpoints, in some stories."""
 
     def __init__(self, face: str, keep_last: int | None, folder: Path) -> None:
-        self.name = face
+        self.name, self.keep_last = face, keep_last
         self.memory, self.ran, self.turns, self.retained = InMemorySaver(), list[str](), 0, 0
         self.savers = [Telling(folder / "agent.db", synchronous="normal", keep_last=kept) for kept in (None, keep_last)]
         for saver in self.savers:
@@ -191,6 +226,8 @@ class Story:
             built.invoke(input, at, **options)
         else:
             asyncio.run(built.ainvoke(input, at, **options))
+        if saver == 1 and self.keep_last is not None:
+            assert len(self.kept(thread)) <= self.keep_last
 
     # --- what happens ---
 
@@ -208,9 +245,9 @@ class Story:
         self.run(saver, thread, Command(resume="yes"), durability)
         if asked.value == "inside?":
             assert self.ran[0] == "in second"
-            assert set(self.ran) <= {"in second", "ask", "quick 1", "quick 2"}
+            assert set(self.ran) <= {"in second", "ask", "quick 1", "quick 2", "recall", "settle"}
         else:
-            assert self.ran == ["ask"]
+            assert self.ran == [{"well?": "ask", "settle?": "settle"}[asked.value]]
 
     def fork(self, saver: int, thread: str, number: int, durability: str) -> None:
         """Another turn, from an earlier checkpoint that was kept."""
@@ -228,10 +265,14 @@ class Story:
 
     def prune(self, saver: int, threads: Sequence[str], strategy: str) -> None:
         count = 1 if strategy == "keep_latest" else 0
+        remembered = self.remembered()
         self.retaining(
             lambda: self.faces[saver].prune(threads, strategy=strategy),
             {thread: self.kept(thread)[:count] for thread in threads},
         )
+        assert self.remembered() == {
+            thread: latest for thread, latest in remembered.items() if count or thread not in threads
+        }
 
     def sweep(self, saver: int, keep_last: int, dry_run: bool) -> None:
         def call() -> Any:
@@ -240,7 +281,9 @@ class Story:
         if dry_run:
             self.retaining(call, {})
         else:
+            remembered = self.remembered()
             self.retaining(call, {thread: self.kept(thread)[:keep_last] for thread in self.threads()})
+            assert self.remembered() == remembered
 
     def sweep_idle(self, saver: int, statuses: Sequence[str]) -> None:
         gone = {row.thread_id: list[str]() for row in self.savers[0].threads() if row.status in statuses}
@@ -267,18 +310,12 @@ class Story:
             self.require_what_is_kept_to_be_right()
 
     def retaining(self, call: Callable[[], Any], kept: dict[str, list[str]]) -> None:
-        """Of these threads these root checkpoints are kept, and what their DeltaChannels need; of the others all."""
+        """Of these threads these root checkpoints are kept, and no other is seen; of the others all."""
         before = {thread: self.kept(thread) for thread in self.threads()}
         call()
         self.retained += 1
         for thread, ids in before.items():
-            now = self.kept(thread)
-            if thread not in kept:
-                assert now == ids
-            elif thread.startswith("plain") or not kept[thread]:
-                assert now == kept[thread]
-            else:
-                assert set(kept[thread]) <= set(now) <= set(ids)
+            assert self.kept(thread) == kept.get(thread, ids)
         self.require_what_is_kept_to_be_right()
 
     # --- what must be true ---
@@ -288,6 +325,11 @@ class Story:
 
     def kept(self, thread: str) -> list[str]:
         return [item.config["configurable"]["checkpoint_id"] for item in self.savers[0].list(config(thread))]
+
+    def remembered(self) -> dict[str, str]:
+        """By thread, the latest checkpoint of the subgraph that goes on from turn to turn."""
+        found = {thread: self.savers[0].get_tuple(config(thread, REMEMBERS)) for thread in self.threads()}
+        return {thread: item.config["configurable"]["checkpoint_id"] for thread, item in found.items() if item is not None}
 
     def runs_of(self, thread: str) -> dict[str, str]:
         with self.savers[0]._shared.database.read() as db:
@@ -309,6 +351,15 @@ class Story:
                 assert in_memory is not None
                 assert item.checkpoint == in_memory.checkpoint
                 assert item.pending_writes == in_memory.pending_writes
+                assert self.history(self.savers[0], item) == self.history(self.memory, item)
+
+    def history(self, saver: Any, item: Any) -> Any:
+        """What the DeltaChannels of a checkpoint are rebuilt from."""
+        checkpoint = item.checkpoint
+        rebuilt = checkpoint["channel_versions"].keys() & item.metadata.get("counters_since_delta_snapshot", {}).keys()
+        return saver.get_delta_channel_history(
+            config=item.config, channels=sorted(rebuilt - checkpoint["channel_values"].keys())
+        )
 
     def end(self) -> None:
         self.require_what_is_kept_to_be_right()

@@ -189,15 +189,20 @@ class Model:
     memory: InMemorySaver = field(default_factory=InMemorySaver)
     commits: dict[Key, int] = field(default_factory=dict)
     extra: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    hidden: set[Key] = field(default_factory=set)  # pruned, but there for the DeltaChannels of others
 
     def put(self, at: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> None:
         key = key_of(self.memory.put(at, checkpoint, metadata, new_versions))
         self.commits.setdefault(key, len(self.commits) + max(self.commits.values(), default=0))
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         self.extra[key] = {channel: value for channel, value in values.items() if channel not in versions}
+        self.hidden.discard(key)
 
     def keys(self, thread: str | None = None, ns: str | None = None) -> list[Key]:
-        """Newest commit first."""
+        """Of what is shown, newest commit first."""
+        return [key for key in self.keys_with_hidden(thread, ns) if key not in self.hidden]
+
+    def keys_with_hidden(self, thread: str | None = None, ns: str | None = None) -> list[Key]:
         chosen = [key for key in self.commits if (thread is None or key.thread == thread) and (ns is None or key.ns == ns)]
         return sorted(chosen, key=self.commits.__getitem__, reverse=True)
 
@@ -211,14 +216,21 @@ class Model:
         return found
 
     def story(self, key: Key) -> str:
-        return story(self.get(key), self.extra[key])
+        found = self.get(key)
+        if found.parent_config and key_of(found.parent_config) in self.hidden:
+            found = found._replace(parent_config=None)
+        return story(found, self.extra[key])
 
     def listed(self, config: Any, filter: Any, before: Key | None, limit: int | None) -> list[Key]:
-        found = [key_of(item.config) for item in self.memory.list(config, filter=filter)]
+        found = self.listed_by_memory(config, filter, None, None)
         if before is not None:
             bound = self.commits.get(before) if self._in_scope(config, before) else None
             found = [key for key in found if (key.id < before.id if bound is None else self.commits[key] < bound)]
         return sorted(found, key=self.commits.__getitem__, reverse=True)[:limit]
+
+    def listed_by_memory(self, config: Any, filter: Any, before: Any, limit: int | None) -> list[Key]:
+        found = [key_of(item.config) for item in self.memory.list(config, filter=filter, before=before)]
+        return [key for key in found if key not in self.hidden][:limit]
 
     def _in_scope(self, config: Any, key: Key) -> bool:
         scope = config["configurable"] if config else {}
@@ -226,10 +238,12 @@ class Model:
 
     # --- deleting and copying ---
 
-    def keep_only(self, thread: str, ns: str, kept: Iterable[Key]) -> None:
-        """What is named, its writes and its values; a parent that is gone is no parent."""
+    def keep_only(self, thread: str, ns: str, kept: Iterable[Key], needed: Iterable[Key] = ()) -> None:
+        """What is named, its writes and its values; a parent that is gone is no parent. What is only needed is hidden."""
         stored = self.memory.storage[thread][ns]
-        for key in set(self.keys(thread, ns)) - set(kept):
+        self.hidden |= set(needed) - set(kept)
+        for key in set(self.keys_with_hidden(thread, ns)) - set(kept) - set(needed):
+            self.hidden.discard(key)
             del stored[key.id], self.commits[key], self.extra[key]
             self.memory.writes.pop(key, None)
         for id, (checkpoint, metadata, parent) in stored.items():
@@ -250,8 +264,9 @@ class Model:
 
     def copy_thread(self, source: str, target: str) -> None:
         last = max(self.commits.values(), default=0)
-        for number, key in enumerate(reversed(self.keys(source)), start=1):
+        for number, key in enumerate(reversed(self.keys_with_hidden(source)), start=1):
             copy = key._replace(thread=target)
+            self.hidden |= {copy} if key in self.hidden else set()
             self.memory.storage[target][key.ns][key.id] = self.memory.storage[source][key.ns][key.id]
             self.commits[copy], self.extra[copy] = last + number, self.extra[key]
         for stored in (self.memory.writes, self.memory.blobs):
@@ -264,7 +279,11 @@ class Model:
             )
 
     def named(self, thread: str, ns: str) -> set[tuple[str, Any]]:
-        return {item for key in self.keys(thread, ns) for item in self.get(key).checkpoint["channel_versions"].items()}
+        return {
+            item
+            for key in self.keys_with_hidden(thread, ns)
+            for item in self.get(key).checkpoint["channel_versions"].items()
+        }
 
     # --- what must stay ---
 
@@ -479,7 +498,7 @@ class History(RuleBasedStateMachine):
 
     def do_put_again(self) -> None:
         """The same id: as it was, with other metadata, or with another value for the same version."""
-        keys = [key for key in self.model.keys() if key in self.puts]
+        keys = [key for key in self.model.keys_with_hidden() if key in self.puts]
         if not keys:
             return
         key, metadata, value = self.draw_key(keys), self.draw(st.none() | metadatas), self.draw(st.none() | larger)
@@ -544,7 +563,7 @@ class History(RuleBasedStateMachine):
         key = self.draw_key()
         at = self.draw(st.sampled_from([config(key.thread, key.ns)] * 3 + [key.config()]))
         keys, asked = self.list(at)
-        assert keys == [key_of(item.config) for item in self.model.memory.list(at, **asked)]
+        assert keys == self.model.listed_by_memory(at, **asked)
 
     def list(self, at: Any) -> Any:
         bound = self.draw_key() if self.draw(st.booleans()) else None
@@ -623,7 +642,7 @@ class History(RuleBasedStateMachine):
         """Whatever their state, all threads are shortened; a dry run says by how much."""
         count, batch = self.draw(st.integers(1, 5)), self.draw(st.sampled_from([1, 20]))
         asked = {"keep_last": count, "statuses": STATUSES, "batch": batch}
-        before = len(self.model.commits)
+        before = len(self.model.keys())
         foretold = self.saver.sweep(dry_run=True, **asked)
         assert self.kept() == self.model.keys()
 
@@ -634,19 +653,19 @@ class History(RuleBasedStateMachine):
             for ns in self.model.namespaces(thread):
                 self.require_no_unmeant_blob(thread, ns)
         self.require_the_same_is_left()
-        assert (swept.threads, swept.checkpoints, swept.damaged) == (0, before - len(self.model.commits), 0)
+        assert (swept.threads, swept.checkpoints, swept.damaged) == (0, before - len(self.model.keys()), 0)
         assert foretold == swept
 
     def keep_last(self, thread: str, count: int) -> None:
         """Of each namespace, but for subgraph calls whose root checkpoint is gone."""
-        roots: set[Key] = set()
+        roots: Sequence[Key] = ()
         for ns in sorted(self.model.namespaces(thread)):  # the root's first
             last = self.model.keys(thread, ns)[:count]
             if ":" in ns and last and not self.belongs_to(last[0], roots):
                 self.model.delete_namespace(thread, ns)
             else:
-                kept = self.keep(thread, ns, last)
-                roots = roots if ns else kept
+                self.keep(thread, ns, last)
+                roots = roots if ns else last
 
     def belongs_to(self, key: Key, roots: Iterable[Key]) -> bool:
         """Whether this subgraph call was started by one of these, or by one that is still to come."""
@@ -654,15 +673,14 @@ class History(RuleBasedStateMachine):
         kept = {key.id for key in roots}
         return root is None or root in kept or root > max(kept, default="")
 
-    def keep(self, thread: str, ns: str, chosen: Sequence[Key]) -> set[Key]:
-        """What is chosen stays, with what LangGraph needs to rebuild its DeltaChannels."""
-        kept = {key for key in self.kept() if (key.thread, key.ns) == (thread, ns)}
-        assert self.model.needed(chosen, at_least=True) <= kept <= self.model.needed(chosen)
+    def keep(self, thread: str, ns: str, chosen: Sequence[Key]) -> None:
+        """What is chosen stays; what LangGraph needs to rebuild its DeltaChannels is hidden."""
+        needed = {key for key in [*self.kept(), *self.hidden()] if (key.thread, key.ns) == (thread, ns)}
+        assert self.model.needed(chosen, at_least=True) <= needed <= self.model.needed(chosen)
         before = [self.model.deltas(key) for key in chosen]
-        self.model.keep_only(thread, ns, kept)
+        self.model.keep_only(thread, ns, chosen, needed)
         if len(chosen) == 1:  # several keep less: what its parent rebuilds is enough for a child
             assert [self.model.deltas(key) for key in chosen] == before
-        return kept
 
     def do_delete_for_runs(self) -> None:
         runs = {
@@ -687,8 +705,13 @@ class History(RuleBasedStateMachine):
             for row in self.rows("SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints ORDER BY seq DESC")
         ]
 
+    def hidden(self) -> Sequence[Key]:
+        of = "FROM checkpoint c JOIN namespace n ON n.id = c.namespace WHERE c.hidden"
+        return [Key(*row) for row in self.rows(f"SELECT n.thread_id, n.checkpoint_ns, c.checkpoint_id {of}")]
+
     def require_the_same_is_left(self) -> None:
         assert self.kept() == self.model.keys()
+        assert set(self.hidden()) == self.model.hidden
         of = "FROM namespace n"
         assert set(self.rows(f"SELECT n.thread_id, n.checkpoint_ns {of}")) == {
             (thread, ns) for thread in (*THREADS, *COPIES) for ns in self.model.namespaces(thread)
