@@ -1146,6 +1146,9 @@ def replace_writes(db: sqlite3.Connection, namespace: int, checkpoint_id: str, n
 def _sealed_writes(
     db: sqlite3.Connection, namespace: int, checkpoint_id: str, new: Iterable[NewWrite]
 ) -> Sequence[tuple[object, ...]]:
+    new = list(new)
+    if not new:
+        return ()
     sealer = _Sealer.of(db, namespace)
     return [(namespace, checkpoint_id, *sealer.write(checkpoint_id, write), sealer.key_id) for write in new]
 
