@@ -10,7 +10,8 @@ import pytest
 import langgraph_sqlite_ckpt as package
 
 FOLDER = Path(package.__file__).parent
-MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "__main__"))
+MODULES = sorted(["tables", *(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "__main__"))])
+TABLES = re.findall(r"^    (\w+) +\S", (package.tables.__doc__ or "").partition("down here, too:")[2], re.MULTILINE)
 LISTED = re.findall(r"^    (\w+) +\S", (package.__doc__ or "").partition("this list only:")[2], re.MULTILINE)
 
 TRANSACTION = re.compile(r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE)\b")
@@ -19,7 +20,8 @@ OUR_TABLES = re.compile(r"\b(FROM|JOIN|INTO|UPDATE)\s+(namespace|checkpoint|blob
 
 
 def source(module: str) -> ast.Module:
-    return ast.parse((FOLDER / f"{module}.py").read_text())
+    files = [FOLDER / f"{module}.py"] if module != "tables" else [FOLDER / "tables" / f"{part}.py" for part in TABLES]
+    return ast.Module([statement for file in files for statement in ast.parse(file.read_text()).body], [])
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -66,7 +68,7 @@ def imported(module: str) -> Iterator[str]:
 
 def own(name: str) -> list[str]:
     root, _, module = name.partition(".")
-    return [module] if root == package.__name__ else []
+    return [module.partition(".")[0]] if root == package.__name__ else []
 
 
 def test_the_docstring_lists_every_module_once() -> None:
@@ -77,12 +79,22 @@ def test_the_docstring_lists_every_module_once() -> None:
 def test_imports_point_down_the_list_only(module: str) -> None:
     below = LISTED[LISTED.index(module) + 1 :]
 
-    assert [name for name in imported(module) if name not in below] == []
+    assert [name for name in imported(module) if name not in below and name != module] == []
+
+
+@pytest.mark.parametrize("part", TABLES)
+def test_imports_point_down_within_the_tables_too(part: str) -> None:
+    assert sorted(TABLES) == sorted(path.stem for path in FOLDER.glob("tables/*.py") if path.stem != "__init__")
+    text = (FOLDER / "tables" / f"{part}.py").read_text()
+
+    assert set(re.findall(r"^from langgraph_sqlite_ckpt\.tables\.(\w+) import", text, re.MULTILINE)) <= {
+        *TABLES[TABLES.index(part) + 1 :]
+    }
 
 
 def test_tables_know_sqlite_alone_and_how_rows_are_sealed() -> None:
     assert [name for module in ("schema", "errors") for name in imported(module)] == []
-    assert {*imported("tables"), *imported("sealing"), *imported("keys")} == {"sealing", "keys", "errors"}
+    assert {*imported("tables"), *imported("sealing"), *imported("keys")} == {"tables", "sealing", "keys", "errors"}
     assert "langgraph" not in {
         node.module.partition(".")[0]
         for node in nodes(source("tables"))
