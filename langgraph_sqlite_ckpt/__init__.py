@@ -12,10 +12,12 @@ To read the code, start at the top; imports point down this list only:
     importing  threads out of the official savers' SQLite files
     foreign    every statement on the tables of those
     transfer   threads between any two savers
-    saver      SqliteSaver: LangGraph's words, arguments checked
+    saver      SqliteSaver: LangGraph's words on one side, operations and rows on the other
+    arguments  those words, normalised and checked
     recovery   claim and recover: what a crash left unfinished goes on
     claims     one saver alone runs a thread
     confidential  what of a config is not stored
+    shared     what a saver's copies have in common: the file, and all that goes with it
     aio        the async contract: whole operations shipped to another thread
     once       what a task does outside, not repeated by a resume
     effects    the entries of it: begun, done, in doubt

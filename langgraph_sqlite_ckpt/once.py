@@ -20,7 +20,7 @@ from langgraph_sqlite_ckpt.errors import CheckpointError, InvalidRequest
 from langgraph_sqlite_ckpt.operations import Operation
 
 if TYPE_CHECKING:
-    from langgraph_sqlite_ckpt.saver import Shared
+    from langgraph_sqlite_ckpt.shared import Shared
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from langgraph_sqlite_ckpt.tables import Custody
 from langgraph_sqlite_ckpt.wholefile import Progress
 
 if TYPE_CHECKING:
-    from langgraph_sqlite_ckpt.saver import Shared
+    from langgraph_sqlite_ckpt.shared import Shared
 
 _LOG = logging.getLogger("langgraph_sqlite_ckpt")
 

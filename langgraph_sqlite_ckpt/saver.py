@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import copy
-import math
 import os
 import random
-import sqlite3
-import time
 import warnings
-import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -31,15 +25,23 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 
 from langgraph_sqlite_ckpt import history, listing, retention, tables
 from langgraph_sqlite_ckpt.aio import AsyncContract, Courier
-from langgraph_sqlite_ckpt.blobs import Limits, Recent
-from langgraph_sqlite_ckpt.buffer import Buffer
+from langgraph_sqlite_ckpt.arguments import (
+    address_of,
+    before_of,
+    channel_name,
+    require_limit,
+    require_versions,
+    scope_of,
+    several,
+    still,
+    thread_id_of,
+)
 from langgraph_sqlite_ckpt.confidential import merged_metadata
-from langgraph_sqlite_ckpt.custody import Heart, Owner, record_the_gone
 from langgraph_sqlite_ckpt.database import Database, JournalMode, Synchronous
-from langgraph_sqlite_ckpt.encoding import as_text as _text
+from langgraph_sqlite_ckpt.encoding import as_text
 from langgraph_sqlite_ckpt.errors import InvalidRequest, Place
 from langgraph_sqlite_ckpt.events import Events, OnEvent
-from langgraph_sqlite_ckpt.file import MEMORY, normalise_path
+from langgraph_sqlite_ckpt.file import normalise_path
 from langgraph_sqlite_ckpt.flush import Flush
 from langgraph_sqlite_ckpt.keys import keyring_of
 from langgraph_sqlite_ckpt.migrations import Migration, Migrations
@@ -50,9 +52,10 @@ from langgraph_sqlite_ckpt.reading import Asked, configuration, decode_one, fetc
 from langgraph_sqlite_ckpt.recovery import Recovering
 from langgraph_sqlite_ckpt.renaming import stored_name
 from langgraph_sqlite_ckpt.serde import AllowedType, SafeSerializer
+from langgraph_sqlite_ckpt.shared import Shared
 from langgraph_sqlite_ckpt.upgrading import UpToDate
 from langgraph_sqlite_ckpt.upkeep import Upkeep, require_keep_last
-from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites, Store
+from langgraph_sqlite_ckpt.writing import PutCheckpoint, PutWrites
 
 
 class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
@@ -229,7 +232,7 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
             DecodeError, DamagedError: The checkpoint cannot be rebuilt; the message names the place.
             MigrationError, NewerStateError: Its state cannot be brought to the version of `migrations`.
         """
-        place, checkpoint_id = _address(config)
+        place, checkpoint_id = address_of(config)
         with self._shared.events.timing("get_tuple", place.thread_id) as timing:
             recent, (stored, asked) = self._shared.store.recent, self._asked(place)
             with self._shared.read(place.thread_id) as db:
@@ -268,11 +271,11 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         Raises:
             InvalidRequest: A limit that is no number of checkpoints, a filter that is no mapping, a config that is none.
         """
-        _require_limit(limit)
+        require_limit(limit)
         if not isinstance(filter, (Mapping, type(None))):
             raise InvalidRequest(f"filter is a mapping of metadata keys to values, not {filter!r:.80}")
-        thread_id, checkpoint_ns, checkpoint_id = _scope(config)
-        asked, bound = Asked(self._shared.store.migrations), _before(before)
+        thread_id, checkpoint_ns, checkpoint_id = scope_of(config)
+        asked, bound = Asked(self._shared.store.migrations), before_of(before)
         if thread_id is not None and checkpoint_ns:
             stored, asked = self._asked(Place(thread_id, checkpoint_ns))
             if bound is not None and bound.checkpoint_ns == checkpoint_ns:
@@ -285,11 +288,11 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What ancestors wrote to each channel, oldest first, since its value was last stored (the `seed`)."""
-        place, checkpoint_id = _address(config)
+        place, checkpoint_id = address_of(config)
         if not channels:
             return {}
         for channel in channels:
-            _channel(channel)
+            channel_name(channel)
         with self._shared.events.timing("get_delta_channel_history", place.thread_id):
             recent, (at, asked) = self._shared.store.recent, self._asked(place)
             with self._shared.read(place.thread_id) as db:
@@ -378,15 +381,15 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[Operation[None], RunnableConfig]:
-        place, parent_id = _address(config)
-        checkpoint_id = _text("checkpoint id", checkpoint["id"])
-        _require_versions(checkpoint)
+        place, parent_id = address_of(config)
+        checkpoint_id = as_text("checkpoint id", checkpoint["id"])
+        require_versions(checkpoint)
         place = place._replace(checkpoint_id=checkpoint_id)
         if not isinstance(metadata, Mapping):
             raise InvalidRequest(f"metadata is a mapping, {{}} for none, not {metadata!r:.80}")
         merged = merged_metadata(config, metadata, keep_secrets=self._keep_secrets)
         taken = checkpoint.copy()
-        taken["channel_values"] = {name: _still(value) for name, value in checkpoint["channel_values"].items()}
+        taken["channel_values"] = {name: still(value) for name, value in checkpoint["channel_values"].items()}
         operation = PutCheckpoint(self._shared.store, self.serde, place, parent_id, taken, merged, dict(new_versions))
         return self._up_to_date(operation), configuration(place, checkpoint_id)
 
@@ -396,37 +399,37 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Operation[None]:
-        place, checkpoint_id = _address(config)
+        place, checkpoint_id = address_of(config)
         if checkpoint_id is None:
             raise InvalidRequest("put_writes needs a checkpoint_id in config['configurable']")
         for channel, _ in writes:
-            _channel(channel)
+            channel_name(channel)
         write = PutWrites(
             self._shared.store,
             self.serde,
             place._replace(checkpoint_id=checkpoint_id),
             checkpoint_id,
             tuple(writes),
-            _text("task id", task_id),
-            _text("task path", task_path),
+            as_text("task id", task_id),
+            as_text("task path", task_path),
         )
         return self._up_to_date(write)
 
     def _delete_thread(self, thread_id: str) -> Operation[None]:
-        text = _thread_id(thread_id)
+        text = thread_id_of(thread_id)
         return Statement(lambda db: retention.delete_thread(db, text), kind="delete_thread", thread_id=text)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Operation[None]:
-        ids = {_text("run id", run_id) for run_id in _several("run_ids", run_ids)}
+        ids = {as_text("run id", run_id) for run_id in several("run_ids", run_ids)}
         limits = self._shared.store.limits
         return Statement(lambda db: retention.delete_for_runs(db, limits, ids), kind="delete_for_runs")
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Operation[None]:
-        source, target = _thread_id(source_thread_id), _thread_id(target_thread_id)
+        source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
         return Statement(lambda db: retention.copy_thread(db, source, target), kind="copy_thread", thread_id=source)
 
     def _prune(self, thread_ids: Sequence[str], strategy: str) -> Operation[None]:
-        ids = [_thread_id(thread_id) for thread_id in _several("thread_ids", thread_ids)]
+        ids = [thread_id_of(thread_id) for thread_id in several("thread_ids", thread_ids)]
         if strategy not in ("keep_latest", "delete"):
             raise InvalidRequest(f'strategy is "keep_latest" or "delete", not {strategy!r}')
         return Statement(lambda db: retention.prune(db, self._shared.store.limits, ids, strategy), kind="prune")
@@ -434,98 +437,6 @@ class SqliteSaver(Recovering, Once, Upkeep, AsyncContract):
     @property
     def _courier(self) -> Courier:  # type: ignore[override]  # read-only here: it is renewed after a fork
         return self._shared.courier
-
-
-class Shared:
-    """All of a saver but its serde: what its copies have in common."""
-
-    def __init__(
-        self,
-        database: Database,
-        keep_last: int | None,
-        flush: Flush | None,
-        migrations: Migrations,
-        events: Events,
-    ) -> None:
-        self.database = database
-        self.events = events
-        self._keep_last = keep_last
-        # A private memory ends with its process anyway, and its readers would wait for a flush under way.
-        self._policy = flush if database.path != MEMORY and not database.read_only else None
-        self._migrations = migrations
-        _OPEN.add(self)
-        self.database.renew = self._renew
-        self._renew()
-        try:
-            if not database.read_only:
-                record_the_gone(database)
-        except BaseException:  # Ctrl-C, say: nobody will have this saver to close it
-            database.close()
-            raise
-
-    def _renew(self) -> None:
-        """Also in a forked child, where threads are gone and locks may be held by nobody."""
-        limits = Limits()
-        self.events = self.database.events = self.events.renewed()
-        self.owner = Owner(self._start_heart)
-        trimmer = retention.Trimmer(self._keep_last) if self._keep_last is not None else None
-        self.store = Store(self.database, Recent(limits.cache), limits, self.owner, trimmer, migrations=self._migrations)
-        self._buffer = Buffer(self.database, self._policy) if self._policy is not None else None
-        self.direct = self.events.watched(self.database)
-        self.writer = self.events.watched(self._buffer) if self._buffer is not None else self.direct
-        self.courier = Courier(self.writer, self.events)
-        self._heart: Heart | None = None
-
-    def _start_heart(self) -> None:
-        self._heart = Heart(self.database, self.owner)
-
-    def read(self, thread_id: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
-        """A view of the file with all that was acknowledged, of this thread or of all, in it."""
-        self.flush(thread_id)
-        return self.database.read()
-
-    def flush(self, thread_id: str | None = None) -> None:
-        if self._buffer is not None:
-            with self.events.later():
-                self._buffer.flush(thread_id)
-
-    def close(self) -> None:
-        if self._buffer is not None:
-            self._buffer.close()
-        patience = self.database.busy_timeout if self.owner.has_work else _PATIENCE
-        self.database.close(self.owner.sign_off if self.owner.ends() else None, patience=patience)
-        self._end_threads()
-
-    def sign_off(self, *, patience: float) -> None:
-        """Without closing, and without waiting for others longer than so many seconds."""
-        if self.owner.ends():
-            self.database.write_if_free(self.owner.sign_off, patience=patience)
-
-    def _end_threads(self) -> None:
-        self.courier.halt()
-        if self._heart is not None:
-            self._heart.stop()
-
-    def __del__(self) -> None:
-        if hasattr(self, "courier"):
-            self.sign_off(patience=0)
-            self._end_threads()
-            if self._buffer is not None:
-                self._buffer.part(abandoned=True)
-            else:
-                self.database.let_go()
-
-
-_OPEN: weakref.WeakSet[Shared] = weakref.WeakSet()
-_PATIENCE = 1.0  # seconds
-
-
-@atexit.register
-def _sign_off_all() -> None:
-    """An interpreter that ends normally has not crashed."""
-    deadline = time.monotonic() + _PATIENCE
-    for shared in tuple(_OPEN):
-        shared.sign_off(patience=max(0.0, deadline - time.monotonic()))
 
 
 def _warn_of_shared_file_system(path: str) -> None:
@@ -536,94 +447,3 @@ def _warn_of_shared_file_system(path: str) -> None:
             ' can get lost. Use a local disk, or journal_mode="delete" in all of them',
             stacklevel=3,
         )
-
-
-# --- ids, normalised in one place ---
-
-
-def _configurable(config: RunnableConfig) -> Mapping[str, Any]:
-    configurable = config.get("configurable") if isinstance(config, Mapping) else None
-    if not isinstance(configurable, Mapping):
-        raise InvalidRequest(f"a config is needed, {{'configurable': {{'thread_id': ...}}}}, not {config!r:.80}")
-    return configurable
-
-
-def _address(config: RunnableConfig) -> tuple[Place, str | None]:
-    """The thread and namespace, and the checkpoint id where there is one."""
-    configurable = _configurable(config)
-    if configurable.get("thread_id") is None:
-        raise InvalidRequest("config['configurable'] has no thread_id: it names the conversation or job to keep")
-    return Place(_thread_id(configurable["thread_id"]), _namespace(configurable) or ""), _checkpoint_id(configurable)
-
-
-def _scope(config: RunnableConfig | None) -> tuple[str | None, str | None, str | None]:
-    if config is None:
-        return None, None, None
-    configurable = _configurable(config)
-    thread_id = configurable.get("thread_id")
-    return None if thread_id is None else _thread_id(thread_id), _namespace(configurable), _checkpoint_id(configurable)
-
-
-def _before(config: RunnableConfig | None) -> listing.Before | None:
-    if config is None:
-        return None
-    thread_id, checkpoint_ns, checkpoint_id = _scope(config)
-    return listing.Before(checkpoint_id, thread_id, checkpoint_ns) if checkpoint_id else None
-
-
-def _namespace(configurable: Mapping[str, Any]) -> str | None:
-    checkpoint_ns = configurable.get("checkpoint_ns")
-    return None if checkpoint_ns is None else _text("checkpoint_ns", checkpoint_ns)
-
-
-def _checkpoint_id(configurable: Mapping[str, Any]) -> str | None:
-    checkpoint_id = configurable.get("checkpoint_id")
-    return _text("checkpoint_id", checkpoint_id) if checkpoint_id else None
-
-
-def _thread_id(value: object) -> str:
-    return _text("thread_id", value)
-
-
-def _channel(name: object) -> str:
-    if not isinstance(name, str):
-        raise InvalidRequest(f"channels are named by text, not by {name!r:.80}")
-    return _text("channel", name)
-
-
-def _require_limit(limit: object) -> None:
-    if limit is None:
-        return
-    if not isinstance(limit, int):
-        raise InvalidRequest(f"limit is a number of checkpoints, not {limit!r:.80}")
-    if limit < 0:
-        raise InvalidRequest(f"limit must not be negative: {limit}")
-
-
-def _several(name: str, values: Sequence[object]) -> Sequence[object]:
-    if isinstance(values, (str, bytes)):
-        raise InvalidRequest(f"{name} is a list of ids, not one: [{values!r}]")
-    if not isinstance(values, Iterable):
-        raise InvalidRequest(f"{name} is a list of ids, not {values!r:.80}")
-    return tuple(values)
-
-
-def _require_versions(checkpoint: Checkpoint) -> None:
-    """Channels and versions as LangGraph's contract has them; anything else would not be found again."""
-    for versions in (checkpoint["channel_versions"], *checkpoint["versions_seen"].values()):
-        for channel, version in versions.items():
-            _channel(channel)
-            if isinstance(version, str):
-                _text("version", version)
-            if type(version) not in (str, int, float) or (type(version) is float and not math.isfinite(version)):
-                raise InvalidRequest(f"the version of channel {channel!r} is a str, int or float, not {version!r:.80}")
-
-
-def _still(value: Any) -> Any:
-    """A join hands out the very set that it goes on changing: what is stored must be of one moment.
-
-    It helps where LangGraph calls in time: with durability "async" it may call when a later step has changed it already.
-    """
-    if type(value) is set:
-        return set(value)
-    return (set(value[0]), *value[1:]) if type(value) is tuple and value and type(value[0]) is set else value

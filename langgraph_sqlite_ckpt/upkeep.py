@@ -23,7 +23,7 @@ from langgraph_sqlite_ckpt.wholefile import Progress
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from langgraph_sqlite_ckpt.saver import Shared
+    from langgraph_sqlite_ckpt.shared import Shared
 
 _PAGES_AT_ONCE = 2000
 _FREE_PAGES = 1024  # after a delete: fewer than these are left for what comes next

@@ -210,8 +210,9 @@ def test_a_saver_that_served_async_calls_and_is_dropped_warns_too_and_its_thread
     asyncio.run(saver.aget_tuple(config()))
     with pytest.warns(ResourceWarning, match="never closed"):
         del saver
+        gc.collect()
         deadline = time.monotonic() + 10
-        while set(threading.enumerate()) > before and time.monotonic() < deadline:  # a thread may just be letting go
+        while set(threading.enumerate()) - before and time.monotonic() < deadline:  # a thread may just be letting go
             gc.collect()
             time.sleep(0.01)
     assert set(threading.enumerate()) <= before
