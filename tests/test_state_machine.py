@@ -258,6 +258,13 @@ class Model:
         for outer in [outer for outer in self.memory.writes if outer[:2] == (thread, ns)]:
             del self.memory.writes[outer]
 
+    def drop_late_writes(self, thread: str, count: int) -> None:
+        """Their checkpoint is not there, and older than all that stay: it is not still to come."""
+        oldest = min((key.id for key in self.keys(thread, "")[:count]), default="")
+        for at in [Key(*at) for at in self.memory.writes if at[0] == thread]:
+            if at.id < oldest and at not in self.commits:
+                del self.memory.writes[at]
+
     def delete_thread(self, thread: str) -> None:
         for ns in self.namespaces(thread):
             self.delete_namespace(thread, ns)
@@ -658,6 +665,7 @@ class History(RuleBasedStateMachine):
 
     def keep_last(self, thread: str, count: int) -> None:
         """Of each namespace, but for subgraph calls whose root checkpoint is gone."""
+        self.model.drop_late_writes(thread, count)
         roots: Sequence[Key] = ()
         for ns in sorted(self.model.namespaces(thread)):  # the root's first
             last = self.model.keys(thread, ns)[:count]
