@@ -12,15 +12,12 @@ import argparse
 import operator
 import os
 import signal
-import sqlite3
 import sys
 import tempfile
 import time
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
-from unittest.mock import patch
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, StateGraph
@@ -71,8 +68,8 @@ def agent(saver: SqliteSaver, node: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-def run(db: Path, flush: Flush | None, node: Any) -> None:
-    with SqliteSaver(db, flush=flush) as saver:
+def run(db: Path, flush: Flush | None, node: Any, **options: Any) -> None:
+    with SqliteSaver(db, flush=flush, **options) as saver:
         agent(saver, node).invoke({"step": 0, "notes": []}, ON_THREAD, durability="sync")
 
 
@@ -94,20 +91,14 @@ class Cost(NamedTuple):
 
 
 def cost(db: Path, flush: Flush | None) -> Cost:
-    commits: list[str] = []
-
-    class Counting(sqlite3.Connection):
-        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-            commits.extend([sql] if sql == "COMMIT" else [])
-            return super().execute(sql, *parameters)
-
-    with patch.object(sqlite3, "connect", partial(sqlite3.connect, factory=Counting)):
-        begin = time.perf_counter()
-        run(db, flush, work)
-        seconds = time.perf_counter() - begin
+    events: list[str] = []
+    begin = time.perf_counter()
+    run(db, flush, work, on_event=lambda event: events.append(event.operation))
+    seconds = time.perf_counter() - begin
     with SqliteSaver(db) as saver:
         assert saver.verify() == []
-        return Cost(STEPS / seconds, len(commits) - 1, db.stat().st_size // 1024, len(list(saver.list(ON_THREAD))))
+        kilobytes, checkpoints = db.stat().st_size // 1024, len(list(saver.list(ON_THREAD)))
+        return Cost(STEPS / seconds, events.count("commit"), kilobytes, checkpoints)
 
 
 def demonstrate(folder: Path) -> None:

@@ -836,7 +836,8 @@ def agent(path, waits, saver):
     def work(state):
         n = state["n"] + 1
         if n == 12:
-            while waits and sqlite3.connect(path).execute("SELECT max(step) FROM checkpoint").fetchone()[0] < 11:
+            last = "SELECT coalesce(max(step), -1) FROM checkpoint"  # none is there yet, it may be
+            while waits and sqlite3.connect(path).execute(last).fetchone()[0] < 11:
                 time.sleep(0.005)
             os.kill(os.getpid(), signal.SIGKILL)
         return {"n": n}

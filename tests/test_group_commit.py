@@ -406,7 +406,7 @@ def test_ctrl_c_at_random_moments_leaves_nothing_open_and_other_threads_lose_not
         acknowledged, interrupted = [], 0
         for _ in range(400):
             try:
-                signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.004 + 0.0001)
+                signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.03 + 0.0001)
                 acknowledged.append(put(saver, {"a": ["y" * 300]}, at=config("main")))
                 list(saver.list(config("main"), limit=2))
                 signal.setitimer(signal.ITIMER_REAL, 0)

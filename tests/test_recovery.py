@@ -41,6 +41,7 @@ class Fate:
 
     def __init__(self) -> None:
         self.kills: set[str] = set()
+        self.begun: Callable[[], bool] = lambda: True
         self.fails: set[str] = set()
         self.ran: list[str] = []
         self.running = self.most = 0
@@ -48,6 +49,8 @@ class Fate:
     def meet(self, node: str) -> None:
         self.ran.append(node)
         if node in self.kills:
+            while not self.begun():  # even with durability "sync" LangGraph does not wait for the input to be stored
+                time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGKILL)
         if node in self.fails:
             raise RuntimeError(f"{node} went wrong")
@@ -80,7 +83,7 @@ Build = Callable[[SqliteSaver], Any]
 
 def crashed(path: Path, fate: Fate, build: Build, *, at: str = "b", threads: Any = "t") -> None:
     def work(saver: SqliteSaver) -> None:
-        fate.kills = {at}
+        fate.kills, fate.begun = {at}, lambda: saver.get_tuple(config(thread_id)) is not None
         build(saver).invoke({"done": []}, config(thread_id), durability="sync")
 
     for thread_id in threads:
