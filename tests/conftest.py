@@ -1,6 +1,7 @@
 """What the tests share: a saver on a file on disk, and one body for both faces of the contract."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,29 @@ import pytest
 from langgraph.checkpoint.base.id import uuid6
 
 from langgraph_sqlite_ckpt import SqliteSaver
+
+# Before Python 3.11 LangGraph's async nodes do not know their config, so they cannot interrupt.
+ASYNC_INTERRUPTS = (
+    "test_an_answer_that_was_being_worked_on_is_not_asked_for_again[async]",
+    "test_a_run_that_comes_to_a_question_waits_there[async]",
+    "test_the_state_is_as_if_nothing_had_happened[async-functional]",
+    "test_a_person_approves_edits_and_rejects_and_the_agents_go_on",
+    "test_two_people_who_answer_at_once_pay_once",
+    "test_results_history_and_time_travel_are_those_of_memory[questions-async",
+    "test_changed_and_forked_checkpoints_are_those_of_memory[questions-async",
+    "test_a_thread_that_is_pruned_after_every_turn_goes_on_as_in_memory[questions-async",
+    "test_after_pruning_a_pending_interrupt_only_what_had_not_finished_runs[async]",
+    "test_after_pruning_a_subgraph_that_waits_goes_on_where_it_was[async]",
+    "test_a_subgraph_that_persists_keeps_its_newest[async]",
+    "test_a_copy_tells_what_its_source_tells_and_goes_on_alone[questions]",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if sys.version_info < (3, 11):
+        for item in items:
+            if item.name.startswith(ASYNC_INTERRUPTS):
+                item.add_marker(pytest.mark.skip(reason="LangGraph cannot interrupt async graphs there"))
 
 
 @pytest.fixture

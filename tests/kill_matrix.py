@@ -426,8 +426,8 @@ def kinds(shapes: Sequence[str]) -> Iterator[Case]:
 
 def is_told(case: Case) -> bool:
     """Whether LangGraph itself promises that the end is the same."""
-    if case.shape == "interrupt" and case.face == "async" and sys.version_info < (3, 11):
-        return False  # it cannot interrupt there
+    if case.shape in ("interrupt", "functional") and case.face == "async" and sys.version_info < (3, 11):
+        return False  # its async nodes do not know their config there
     # With "exit" such a subgraph is stored when it ends, the graph around it later: in between, only one of them remembers.
     return (case.shape, case.durability) != ("subgraph with a memory", "exit")
 
